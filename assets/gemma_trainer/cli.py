@@ -1,0 +1,189 @@
+"""The one skeleton of all scripts: arguments, --config, --json, problems, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, USAGE, Failure, Problem, missing
+
+__all__ = ["Outcome", "command", "log", "main", "missing"]
+
+EXIT_CODES = """exit codes:
+  0 ok   1 internal error   2 usage   3 data invalid   4 dependency missing
+  5 does not fit or not supported on this hardware   6 stopped early, resumable   7 remote failed"""
+
+
+@dataclass
+class Outcome:
+    """What a command found. `summary` is the text for people, `result` the object for programs."""
+
+    result: dict = field(default_factory=dict)
+    errors: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+    summary: str = ""
+    exit_code: int = OK
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        raise Failure(USAGE, "usage", message, fix=f"python assets/{self.prog.split()[0]} --help")
+
+
+def log(text: str) -> None:
+    """Say something to people; stdout stays for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def command(script: str | Path, *words: object) -> str:
+    """A command line for a script of the pack that can be pasted from the current directory."""
+    path = os.path.relpath(script)
+    if path.startswith(os.pardir):
+        path = str(Path(script).absolute())
+    return shlex.join(["python", path, *(str(word) for word in words)])
+
+
+def main(
+    name: str,
+    description: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], Outcome],
+    argv: list[str] | None = None,
+) -> int:
+    """Parse, run, print, and return the exit code. `description` is the script's docstring, examples included."""
+    argv = sys.argv[1:] if argv is None else argv
+    # What is known even if parsing fails: an agent that asked for JSON gets JSON.
+    as_json, debug = "--json" in argv, "--debug" in argv
+    try:
+        parser = _Parser(
+            prog=name, description=description, epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        add_arguments(parser)
+        for leaf in _leaves(parser):
+            _add_common(leaf)
+        args = _parse(parser, argv)
+        with contextlib.redirect_stdout(sys.stderr):  # libraries print there, and stdout is the result
+            outcome = run(args)
+    except Failure as failure:
+        outcome = Outcome(errors=[failure.problem, *failure.details], exit_code=failure.exit_code)
+    except KeyboardInterrupt:
+        outcome = Outcome(
+            errors=[Problem("interrupted", "Stopped by Ctrl-C.", fix="Run the same command again.")], exit_code=STOPPED
+        )
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        outcome = Outcome(errors=[Problem("internal", text)], exit_code=INTERNAL)
+    try:
+        _emit(name, outcome, as_json)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return outcome.exit_code
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("every command")
+    group.add_argument("--config", metavar="FILE.yaml", help="flags from a YAML file; the command line wins")
+    group.add_argument("--json", action="store_true", help="one JSON object on stdout, all else on stderr")
+    group.add_argument("--debug", action="store_true", help="print the traceback of an internal error")
+
+
+def _leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers that hold flags: those of the sub-commands, or the parser itself."""
+    actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return [leaf for action in actions for leaf in action.choices.values()] or [parser]
+
+
+def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    args = parser.parse_args(argv)
+    if args.config:
+        leaf = next((p for p in _leaves(parser) if p.prog.split()[-1] == argv[0]), parser)
+        leaf.set_defaults(**_read_config(leaf, Path(args.config)))
+        args = parser.parse_args(argv)
+    return args
+
+
+def _read_config(parser: argparse.ArgumentParser, path: Path) -> dict:
+    """The values of a YAML file, checked as strictly as flags are.
+
+    Raises Failure (exit 2) for a file that is no mapping, an unknown key (the nearest name is told) or a bad value.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise missing("pyyaml", "--config") from None
+    try:
+        values = yaml.safe_load(path.read_text("utf-8")) or {}
+    except FileNotFoundError:
+        raise Failure(USAGE, "file-not-found", f"--config {path} does not exist") from None
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise Failure(USAGE, "config-unreadable", f"--config {path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(values, dict):
+        raise Failure(USAGE, "config-unreadable", f"--config {path} holds {type(values).__name__}, not a mapping")
+    flags = {a.dest: a for a in parser._actions if a.dest not in ("help", "config")}
+    return {_flag_name(flags, key, path): _flag_value(flags, key, value, path) for key, value in values.items()}
+
+
+def _flag_name(flags: dict, key: object, path: Path) -> str:
+    dest = str(key).replace("-", "_")
+    if dest not in flags:
+        near = difflib.get_close_matches(dest, flags, n=1, cutoff=0.4)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise Failure(USAGE, "unknown-config-key", f"unknown key `{key}` in {path}{hint}", file=str(path))
+    return dest
+
+
+def _flag_value(flags: dict, key: object, value: object, path: Path):
+    action = flags[_flag_name(flags, key, path)]
+    if isinstance(action, argparse._StoreTrueAction):
+        if not isinstance(value, bool):
+            raise Failure(USAGE, "usage", f"`{key}` in {path} is true or false, not {value!r}")
+        return value
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and action.nargs not in ("+", "*"):
+        raise Failure(USAGE, "usage", f"`{key}` in {path} takes one value, not a list")
+    converted = [_convert(action, key, item, path) for item in values]
+    return converted if action.nargs in ("+", "*") else converted[0]
+
+
+def _convert(action: argparse.Action, key: object, item: object, path: Path):
+    try:
+        item = item if item is None or action.type is None else action.type(str(item))
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise Failure(USAGE, "usage", f"`{key}` in {path}: {item!r} is not accepted ({error})") from None
+    if action.choices and item not in action.choices:
+        raise Failure(USAGE, "usage", f"`{key}` in {path} is one of {', '.join(map(str, action.choices))}, not {item!r}")
+    return item
+
+
+def _emit(name: str, outcome: Outcome, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "ok": outcome.exit_code == OK,
+            "command": name,
+            "result": outcome.result,
+            "errors": [p.as_dict() for p in outcome.errors],
+            "warnings": [p.as_dict() for p in outcome.warnings],
+            "next": outcome.next,
+        }
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False), flush=True)
+        return
+    for problem in outcome.errors:
+        log(f"error: {problem}")
+    for problem in outcome.warnings:
+        log(f"warning: {problem}")
+    if outcome.summary:
+        print(outcome.summary, flush=True)
+    if outcome.next:
+        print("next:\n" + "\n".join(f"  {line}" for line in outcome.next), flush=True)

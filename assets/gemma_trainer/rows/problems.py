@@ -1,0 +1,69 @@
+"""What went wrong, where, and what fixes it: the one shape of every error and warning."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from gemma_trainer.rows.codes import CODES
+
+OK = 0
+INTERNAL = 1
+USAGE = 2
+DATA_INVALID = 3
+DEPENDENCY_MISSING = 4
+UNSUPPORTED = 5
+STOPPED = 6
+REMOTE_FAILED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault. `line` counts physical lines of the file from 1, `row` counts records from 1.
+
+    `path` points into the row, such as `messages[2].content`. `code` is a key of `CODES`, which
+    also gives the severity and, where the caller has nothing more exact, the fix.
+    """
+
+    code: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    row: int | None = None
+    path: str | None = None
+    fix: str | None = None
+
+    @property
+    def severity(self) -> str:
+        return CODES[self.code].severity
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity == "error"
+
+    def as_dict(self) -> dict:
+        return {**asdict(self), "fix": self.fix or CODES[self.code].fix}
+
+    def __str__(self) -> str:
+        where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        path = f" ({self.path})" if self.path else ""
+        fix = self.fix or CODES[self.code].fix
+        return f"{where + ': ' if where else ''}{self.code}: {self.message}{path}" + (f" | fix: {fix}" if fix else "")
+
+
+class Failure(Exception):
+    """Ends a command with an exit code and plain messages instead of a traceback."""
+
+    def __init__(self, exit_code: int, code: str, message: str, fix: str | None = None, **where):
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.problem = Problem(code, message, fix=fix, **where)
+        self.details: list[Problem] = []  # what the problem consists of, row by row
+
+
+def missing(package: str, purpose: str, extra: str | None = None) -> Failure:
+    """A Failure (exit 4) whose one line holds the install command."""
+    install = f"python -m pip install {package}"
+    note = f" (or the `{extra}` extra of pyproject.toml)" if extra else ""
+    return Failure(
+        DEPENDENCY_MISSING, "dependency-missing", f"{purpose} needs {package}: {install}{note}", fix=install
+    )
