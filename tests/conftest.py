@@ -51,12 +51,8 @@ def small_tokenizer():
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
         # As in the real vocabulary, no token crosses a newline.
         tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
-        tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        )
-        trainer = trainers.BpeTrainer(
-            vocab_size=700, special_tokens=[*special, *alphabet], show_progress=False
-        )
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=[*special, *alphabet], show_progress=False)
         tokenizer.train_from_iterator(letters * 3, trainer)
         if not family.startswith("gemma4"):
             tokenizer.post_processor = processors.TemplateProcessing(

@@ -51,9 +51,7 @@ class Maker:
 
     def text(self) -> str:
         words = [
-            word
-            for word in WORDS
-            if not self.plain or ("|" not in word and "_of_" not in word and "<b" not in word)
+            word for word in WORDS if not self.plain or ("|" not in word and "_of_" not in word and "<b" not in word)
         ]
         return "".join(self.random.choices(words, k=self.random.choice([0, 1, 1, 2, 5, 9])))
 
@@ -62,9 +60,7 @@ class Maker:
 
     def parts(self) -> list[dict]:
         kinds = (
-            ["text"] * 4
-            + ["image", "audio", "video"]
-            + ([] if self.plain else ["image_url", "input_audio", "other"])
+            ["text"] * 4 + ["image", "audio", "video"] + ([] if self.plain else ["image_url", "input_audio", "other"])
         )
         chosen = self.random.choices(kinds, k=self.random.randint(0 if not self.plain else 1, 4))
         return [{"type": kind, "text": self.text()} if kind == "text" else {"type": kind} for kind in chosen]
@@ -124,9 +120,7 @@ class Maker:
             if self.maybe(0.1):
                 del function["parameters"]["type"]
         if self.maybe(0.1):
-            function["response"] = self.random.choice(
-                [{"type": "object", "description": "d"}, {}, {"type": "string"}]
-            )
+            function["response"] = self.random.choice([{"type": "object", "description": "d"}, {}, {"type": "string"}])
         return {"type": "function", "function": function}
 
     def tools(self) -> list[dict] | None:

@@ -36,9 +36,7 @@ def official(family: str) -> Template:
     """The current template of a family; skips the test where no installed package carries it."""
     template = Template(_SOURCES["gemma1" if family == "gemma2" else family]())
     expected = SHA["gemma1" if family == "gemma2" else family]
-    assert sha256(template.source.encode()).hexdigest() == expected, (
-        f"the template of {family} is not the known one"
-    )
+    assert sha256(template.source.encode()).hexdigest() == expected, f"the template of {family} is not the known one"
     return template
 
 

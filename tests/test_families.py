@@ -44,9 +44,7 @@ def test_goldens(name, goldens):
     assert len(mine) == 37
     for golden in mine:
         args = golden["messages"], golden.get("tools"), golden["add_generation_prompt"]
-        assert rendered(FAMILIES[name].render, *args, **thinking(golden)) == golden["rendered"], golden[
-            "name"
-        ]
+        assert rendered(FAMILIES[name].render, *args, **thinking(golden)) == golden["rendered"], golden["name"]
 
 
 def check_random_conversations(name: str, count: int) -> None:
@@ -221,9 +219,7 @@ def test_control_tokens_cover_what_is_written(goldens):
 
 
 def test_pieces_are_plain_tuples_of_their_type():
-    pieces = get_family("gemma4").render(
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    )
+    pieces = get_family("gemma4").render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     assert all(type(piece) is Piece for piece in pieces)
 
 

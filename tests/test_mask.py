@@ -88,9 +88,7 @@ class TestEveryFamily:
         assert spans(Renderer(get_family(name)), [user("A"), says("A")]) == [("A" + self.end(name), 1)]
 
     def test_no_span_in_a_prompt(self, name):
-        assert (
-            Renderer(get_family(name)).render({"messages": [user()]}, add_generation_prompt=True).spans == []
-        )
+        assert Renderer(get_family(name)).render({"messages": [user()]}, add_generation_prompt=True).spans == []
 
     def test_plain_text_row(self, name):
         out = Renderer(get_family(name)).render({"text": "Once upon a time."})
@@ -204,9 +202,7 @@ def test_gemma4_generation_prompts_carry_no_loss():
         ([user()], "<|turn>model\n<|channel>thought\n<channel|>"),
     ):
         row = {"messages": chat}
-        full, bare = (
-            Renderer(get_family("gemma4-large")).render(row, "assistant", prompt) for prompt in (True, False)
-        )
+        full, bare = (Renderer(get_family("gemma4-large")).render(row, "assistant", prompt) for prompt in (True, False))
         assert full.text == bare.text + tail
         assert full.spans == bare.spans
 

@@ -97,15 +97,9 @@ def test_marks_and_pieces_agree(name):
 
 def _has_silent_answer(family, messages) -> bool:
     """An answer or thought without a word leaves no trace in a joined turn: the owner of a mark differs."""
-    if any(
-        (message.get(key) or "x").isspace()
-        for message in messages
-        for key in ("reasoning", "reasoning_content")
-    ):
+    if any((message.get(key) or "x").isspace() for message in messages for key in ("reasoning", "reasoning_content")):
         return True
-    loud = {
-        piece.message for piece in family.render(messages) if piece.trained and piece.text != family.turn_end
-    }
+    loud = {piece.message for piece in family.render(messages) if piece.trained and piece.text != family.turn_end}
     return any(message["role"] == "assistant" and at not in loud for at, message in enumerate(messages))
 
 
@@ -150,9 +144,7 @@ def test_prompt_forms():
     assert renderer.prompt({"prompt": CHAT[:1], "chosen": CHAT[1:]}) == expected
     assert "<|think|>" in renderer.prompt(CHAT[:1], enable_thinking=True)
     with_options = Renderer(get_family("gemma4"), Template(get_family("gemma4").plain_template))
-    assert "<|think|>" in with_options.prompt(
-        {"messages": CHAT[:1], "chat_template_kwargs": {"enable_thinking": True}}
-    )
+    assert "<|think|>" in with_options.prompt({"messages": CHAT[:1], "chat_template_kwargs": {"enable_thinking": True}})
 
 
 def test_trained_text_and_spans():

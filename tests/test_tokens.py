@@ -124,11 +124,7 @@ def test_real_masks_decode_to_the_trained_text(folder, name, real_tokenizers):
 
 def test_batch_equals_single(small_tokenizer):
     tokens, renderer = RowTokenizer(small_tokenizer("gemma4")), Renderer(get_family("gemma4"))
-    rows = [
-        renderer.render(row)
-        for row in random_rows(20)
-        if not any(m["role"] == "tool" for m in row["messages"])
-    ]
+    rows = [renderer.render(row) for row in random_rows(20) if not any(m["role"] == "tool" for m in row["messages"])]
     assert tokens.encode_batch(rows) == [tokens.encode(row) for row in rows]
     assert tokens.count_batch([row.text for row in rows]) == [len(tokens.encode(row).ids) for row in rows]
 
@@ -185,16 +181,10 @@ class TestLoad:
     def test_no_template(self, folder):
         (folder / "config.json").write_text(json.dumps({"model_type": "gemma4", "text_config": {}}))
         _, template, facts = load_tokenizer(str(folder))
-        assert (
-            template is None
-            and facts.family.name == "gemma4-large"
-            and facts.config["model_type"] == "gemma4"
-        )
+        assert template is None and facts.family.name == "gemma4-large" and facts.config["model_type"] == "gemma4"
 
     def test_adapter_folder(self, folder):
-        (folder / "adapter_config.json").write_text(
-            json.dumps({"base_model_name_or_path": "google/gemma-4-31B-it"})
-        )
+        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "google/gemma-4-31B-it"}))
         assert load_tokenizer(str(folder))[2].family.name == "gemma4-large"
 
     def test_unknown_model(self, tmp_path):
@@ -264,7 +254,5 @@ class TestLoad:
         loaded, template, facts = load_tokenizer(str(tmp_path / "m.gguf"))
         assert (template.source, facts.family.name) == ("{{ bos_token }}", "gemma3")
         ids, mask = loaded.encode(Rendered("<bos><start_of_turn>user\nhello<end_of_turn>", [Span(25, 42, 0)]))
-        assert [tokens[token] for token, trained in zip(ids, mask, strict=True) if trained][
-            -1
-        ] == "<end_of_turn>"
+        assert [tokens[token] for token, trained in zip(ids, mask, strict=True) if trained][-1] == "<end_of_turn>"
         assert ids[:2] == [2, 5] and len(ids) == len(mask)

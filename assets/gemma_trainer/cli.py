@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import io
 import json
 import os
 import shlex
@@ -62,6 +63,9 @@ def main(
 ) -> int:
     """Parse, run, print, and return the exit code. `description` is the script's docstring, examples included."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no UTF-8 gets escapes, not a crash
+            stream.reconfigure(errors="backslashreplace")
     # What is known even if parsing fails: an agent that asked for JSON gets JSON.
     as_json, debug = "--json" in argv, "--debug" in argv
     try:
@@ -163,7 +167,9 @@ def _convert(action: argparse.Action, key: object, item: object, path: Path):
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise Failure(USAGE, "usage", f"`{key}` in {path}: {item!r} is not accepted ({error})") from None
     if action.choices and item not in action.choices:
-        raise Failure(USAGE, "usage", f"`{key}` in {path} is one of {', '.join(map(str, action.choices))}, not {item!r}")
+        raise Failure(
+            USAGE, "usage", f"`{key}` in {path} is one of {', '.join(map(str, action.choices))}, not {item!r}"
+        )
     return item
 
 

@@ -83,9 +83,7 @@ class _Parser:
         starts = [match.start() for match in re.finditer(re.escape(self.family.turn_start), self.layout)]
         ends = [*starts[1:], len(self.text)]
         turns = [
-            (a, a + len(header), b)
-            for a, b in zip(starts, ends, strict=False)
-            if self.layout.startswith(header, a)
+            (a, a + len(header), b) for a, b in zip(starts, ends, strict=False) if self.layout.startswith(header, a)
         ]
         if self.spoken and not turns:
             raise RenderError("mask-not-found", f"the template writes no `{header.strip()}` turn", "messages")
@@ -188,14 +186,10 @@ def _veiled_text(family: Family, template: Template, text: str, messages, tools,
     if len(messages) > 0xFFFD or family.turn_start in str(tools or ""):
         return None
     try:
-        veiled = template.render(
-            [_veil(family, m, at) for at, m in enumerate(messages)], tools, False, **options
-        )
+        veiled = template.render([_veil(family, m, at) for at, m in enumerate(messages)], tools, False, **options)
     except RenderError:
         return None
-    if len(veiled) != len(text) or any(
-        b < "\U000f0000" and a != b for a, b in zip(text, veiled, strict=True)
-    ):
+    if len(veiled) != len(text) or any(b < "\U000f0000" and a != b for a, b in zip(text, veiled, strict=True)):
         return None
     return veiled
 

@@ -83,9 +83,7 @@ class Renderer:
             pieces = _select(pieces, kept, self.family)
         return _assemble(pieces)
 
-    def prompt(
-        self, row_or_messages: dict | list[dict], tools: list[dict] | None = None, **template_kwargs
-    ) -> str:
+    def prompt(self, row_or_messages: dict | list[dict], tools: list[dict] | None = None, **template_kwargs) -> str:
         """The text that the model continues: the messages and the generation prompt. Raises RenderError."""
         row = row_or_messages if isinstance(row_or_messages, dict) else {"messages": row_or_messages}
         messages = row["messages"] if "messages" in row else row["prompt"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from gemma_trainer.data.encode import Encoded, RowTokenizer
 from gemma_trainer.families.catalogue import detect_family
 from gemma_trainer.families.family import Family
 from gemma_trainer.families.template import Template
+from gemma_trainer.models.resolve import HUB_ID
 from gemma_trainer.rows.problems import REMOTE_FAILED, USAGE, Failure, missing
 
 __all__ = ["Encoded", "Facts", "RowTokenizer", "load_tokenizer"]
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -49,9 +48,7 @@ def load_tokenizer(model: str) -> tuple[RowTokenizer, Template | None, Facts]:
         return _from_folder(path, model)
     if HUB_ID.fullmatch(model) and path.suffix != ".gguf":
         return _from_folder(_download(model), model)
-    raise Failure(
-        USAGE, "model-not-found", f"{model} is no local folder, no .gguf file and no hub id (org/name)"
-    )
+    raise Failure(USAGE, "model-not-found", f"{model} is no local folder, no .gguf file and no hub id (org/name)")
 
 
 def _from_folder(path: Path, source: str) -> tuple[RowTokenizer, Template | None, Facts]:
@@ -170,8 +167,6 @@ def _from_gguf(path: Path) -> tuple[RowTokenizer, Template | None, Facts]:
     source = metadata("tokenizer.chat_template")
     template = Template(source) if source else None
     tokenizer = RowTokenizer(loaded.backend_tokenizer)
-    config = {
-        "model_type": {"gemma3": "gemma3_text"}.get(kind := metadata("general.architecture") or "", kind)
-    }
+    config = {"model_type": {"gemma3": "gemma3_text"}.get(kind := metadata("general.architecture") or "", kind)}
     name = metadata("general.basename") or path.stem
     return tokenizer, template, _facts(str(path), tokenizer, template, config, f"{name} {path.stem}")

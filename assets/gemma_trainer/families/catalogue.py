@@ -40,11 +40,7 @@ def get_family(name: str) -> Family:
 
 def revision(family: Family, template: Template | None) -> str | None:
     """Name of the template's revision in this family, None for an unknown one."""
-    return (
-        next((family.templates[h] for h in template.hashes if h in family.templates), None)
-        if template
-        else None
-    )
+    return next((family.templates[h] for h in template.hashes if h in family.templates), None) if template else None
 
 
 def detect_family(

@@ -48,9 +48,7 @@ def render(messages, tools=None, add_generation_prompt=False, **_) -> list[Piece
         calls = message.get("tool_calls")
         if calls:
             for call in calls:
-                add(
-                    Piece(f"<start_function_call>{_call(call['function'])}<end_function_call>", index, spoken)
-                )
+                add(Piece(f"<start_function_call>{_call(call['function'])}<end_function_call>", index, spoken))
             if index == len(messages) - 1:
                 add(Piece(RESULT, index, spoken))
             state = "call"
@@ -74,9 +72,7 @@ def _developer_turn(message: dict | None, tools) -> Piece:
         text = "".join([trim(field(item, "text")) for item in content if field(item, "type") == "text"])
     else:
         text = ""
-    declared = "".join(
-        [DECLARE + schema.declaration(tool, _parameters, QUOTE) + DECLARED for tool in tools or ()]
-    )
+    declared = "".join([DECLARE + schema.declaration(tool, _parameters, QUOTE) + DECLARED for tool in tools or ()])
     return Piece(f"{START}developer\n{text}{declared}{END}\n")
 
 
@@ -92,9 +88,7 @@ def _parameter(item: object) -> str:
         out.append("enum:" + _value(item["enum"], quote_keys=True))
     elif kind == "OBJECT":
         properties = item.get("properties")
-        out.append(
-            "properties:{" + _parameters(properties if isinstance(properties, Mapping) else item) + "}"
-        )
+        out.append("properties:{" + _parameters(properties if isinstance(properties, Mapping) else item) + "}")
         if field(item, "required"):
             out.append(schema.names(item["required"], QUOTE))
     elif kind == "ARRAY" and (inner := schema.array_items(item, _parameters, QUOTE, "None")):
@@ -149,13 +143,9 @@ def _result_texts(message: dict, index: int) -> list[str]:
         return [f"response:{trim(message['name'])}{{value:{_value(content)}}}"]
     if isinstance(content, Mapping):
         return [_structured(content, message, index)]
-    if not (is_sequence(content) and isinstance(content, Iterable)) or not all(
-        isinstance(i, Mapping) for i in content
-    ):
+    if not (is_sequence(content) and isinstance(content, Iterable)) or not all(isinstance(i, Mapping) for i in content):
         where = f"messages[{index}].content"
-        raise RenderError(
-            "template-refused", "a tool result must be text, an object or a list of objects", where
-        )
+        raise RenderError("template-refused", "a tool result must be text, an object or a list of objects", where)
     return [_structured(item, message, index) for item in content]
 
 

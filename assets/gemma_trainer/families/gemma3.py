@@ -61,9 +61,7 @@ def _system_text(message: dict) -> str:
 def _parts(content, index: int, placeholders: dict[str, str], spoken: bool) -> list[Piece]:
     """Pieces of a list content. A media placeholder carries no loss: no model writes it."""
     if not isinstance(content, Iterable):
-        raise RenderError(
-            "template-refused", "the template takes text or parts only", f"messages[{index}].content"
-        )
+        raise RenderError("template-refused", "the template takes text or parts only", f"messages[{index}].content")
     pieces = []
     for item in content:
         kind = item.get("type") if isinstance(item, dict) else None

@@ -147,9 +147,7 @@ def _calls_and_results(messages: list[dict], index: int, spoken: bool, add) -> s
         results = [(index, _response(field(r, "name") or "unknown", field(r, "response"))) for r in responses]
     else:
         results = _tool_messages(messages, index, calls)
-    stop = spoken and bool(
-        calls
-    )  # the model stops on the first mark after its calls, the caller writes the rest
+    stop = spoken and bool(calls)  # the model stops on the first mark after its calls, the caller writes the rest
     for source, text in results:
         add(Piece(RESULT, index, stop))
         add(Piece(text, source))
@@ -165,9 +163,7 @@ def _call(function: dict, index: int) -> str:
         text = ""
     else:
         where = f"messages[{index}].tool_calls"
-        raise RenderError(
-            "template-refused", "the arguments of a tool call must be an object, not text", where
-        )
+        raise RenderError("template-refused", "the arguments of a tool call must be an object, not text", where)
     return "call:" + function["name"] + "{" + text + "}"
 
 

@@ -51,9 +51,7 @@ def declaration(tool: object, parameters=None, quote: str = QUOTE) -> str:
     """`declaration:NAME{...}` of one tool. `parameters(properties)` writes the properties."""
     parameters = parameters or _parameters
     function = field(tool, "function")
-    out = [
-        f"declaration:{field(function, 'name')}{{description:{quoted(field(function, 'description'), quote)}"
-    ]
+    out = [f"declaration:{field(function, 'name')}{{description:{quoted(field(function, 'description'), quote)}"]
     schema = field(function, "parameters")
     if schema:
         out.append(",parameters:{")
@@ -105,9 +103,7 @@ def _parameter(schema: object) -> str:
 def _object(schema: Mapping) -> list[str]:
     properties = schema.get("properties", MISSING)
     nested = isinstance(properties, Mapping)
-    out = [
-        "properties:{" + (_parameters(properties) if nested else _parameters(schema, filter_keys=True)) + "}"
-    ]
+    out = ["properties:{" + (_parameters(properties) if nested else _parameters(schema, filter_keys=True)) + "}"]
     if field(schema, "required"):
         out.append(names(schema["required"]))
     return out
@@ -119,9 +115,7 @@ def array_items(schema: Mapping, parameters, quote: str = QUOTE, none: str = "nu
     if not (isinstance(items, Mapping) and items):
         return ""
     present = [(key, item) for key, item in dictsort(items) if item is not None]
-    return (
-        "items:{" + ",".join([_item_field(key, item, parameters, quote, none) for key, item in present]) + "}"
-    )
+    return "items:{" + ",".join([_item_field(key, item, parameters, quote, none) for key, item in present]) + "}"
 
 
 def _item_field(key: str, item: object, parameters, quote: str, none: str) -> str:

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Codes of everything that can be wrong with a data set. Entries are (severity, cause, fix), see codes.py.
 
 A code that names a repair is a warning: training and `convert` use the repaired row.
@@ -14,23 +13,71 @@ READING: Entries = {
     "file-unreadable": (ERROR, "The file cannot be opened.", "Check its name and its permissions."),
     "packed-cut": (ERROR, "The gzip or zstd data stops early or is damaged.", "Copy or pack the file again."),
     "parquet-invalid": (ERROR, "A Parquet or Arrow file is cut or damaged.", "Copy or write the file again."),
-    "encoding-unsupported": (ERROR, "The text is UTF-16 or UTF-32.", "Save it as UTF-8, e.g. `iconv -f UTF-16 -t UTF-8 IN > OUT`."),
-    "byte-order-mark": (WARNING, "UTF-8 text starts with a byte order mark, which other loaders take for data.", "`convert` writes the file without it."),
-    "invalid-utf8": (ERROR, "Bytes are not UTF-8: a file in another encoding, or joined from several.", "Convert the file from its real encoding; never ignore the bytes."),
+    "encoding-unsupported": (
+        ERROR,
+        "The text is UTF-16 or UTF-32.",
+        "Save it as UTF-8, e.g. `iconv -f UTF-16 -t UTF-8 IN > OUT`.",
+    ),
+    "byte-order-mark": (
+        WARNING,
+        "UTF-8 text starts with a byte order mark, which other loaders take for data.",
+        "`convert` writes the file without it.",
+    ),
+    "invalid-utf8": (
+        ERROR,
+        "Bytes are not UTF-8: a file in another encoding, or joined from several.",
+        "Convert the file from its real encoding; never ignore the bytes.",
+    ),
     "json-invalid": (ERROR, "The text is not JSON.", "Correct the row; write JSON with a JSON library."),
     "json-trailing-comma": (ERROR, "A comma stands before a closing bracket.", "Remove the comma."),
-    "json-cut": (ERROR, "The text ends in the middle of a value: the writer crashed or the disk was full.", "Write the row again, or move it away with `convert --rejects`."),
+    "json-cut": (
+        ERROR,
+        "The text ends in the middle of a value: the writer crashed or the disk was full.",
+        "Write the row again, or move it away with `convert --rejects`.",
+    ),
     "json-extra-data": (ERROR, "A line goes on behind its JSON value.", "Put each row on a line of its own."),
-    "json-not-a-number": (ERROR, "NaN or Infinity, which Python writes and JSON does not have.", "Write null, or leave the row out."),
-    "json-duplicate-key": (ERROR, "A key stands twice in one object; readers disagree on which one counts.", "Keep one of them."),
-    "json-lone-surrogate": (ERROR, "An escape is half of a surrogate pair, which no UTF-8 text can hold.", "Write the whole character, or remove the half."),
+    "json-not-a-number": (
+        ERROR,
+        "NaN or Infinity, which Python writes and JSON does not have.",
+        "Write null, or leave the row out.",
+    ),
+    "json-duplicate-key": (
+        ERROR,
+        "A key stands twice in one object; readers disagree on which one counts.",
+        "Keep one of them.",
+    ),
+    "json-lone-surrogate": (
+        ERROR,
+        "An escape is half of a surrogate pair, which no UTF-8 text can hold.",
+        "Write the whole character, or remove the half.",
+    ),
     "json-too-deep": (ERROR, "Objects or lists are nested very deep.", "Flatten the row."),
-    "nul-character": (WARNING, "Text holds a NUL character, on which later tools stop.", "`convert --repair strip-nul` removes it."),
-    "not-json-lines": (WARNING, "A .jsonl file holds a JSON array or pretty-printed JSON.", "`convert` writes one row a line."),
-    "several-lists": (ERROR, "One object holds several lists of rows, such as train and test.", "Write one list a file."),
-    "csv-separator": (ERROR, "The file is separated by something else than commas.", "Pass --delimiter, or save it with commas."),
+    "nul-character": (
+        WARNING,
+        "Text holds a NUL character, on which later tools stop.",
+        "`convert --repair strip-nul` removes it.",
+    ),
+    "not-json-lines": (
+        WARNING,
+        "A .jsonl file holds a JSON array or pretty-printed JSON.",
+        "`convert` writes one row a line.",
+    ),
+    "several-lists": (
+        ERROR,
+        "One object holds several lists of rows, such as train and test.",
+        "Write one list a file.",
+    ),
+    "csv-separator": (
+        ERROR,
+        "The file is separated by something else than commas.",
+        "Pass --delimiter, or save it with commas.",
+    ),
     "csv-header": (ERROR, "The first line does not name every column once.", "Correct the header."),
-    "csv-cells": (ERROR, "A row has more or fewer cells than the header.", "Put quotes around cells that hold the separator."),
+    "csv-cells": (
+        ERROR,
+        "A row has more or fewer cells than the header.",
+        "Put quotes around cells that hold the separator.",
+    ),
     "csv-quote": (ERROR, "Quotes do not match.", "Close the quote; write a quote inside a cell twice."),
     "csv-invalid": (ERROR, "A row is not CSV.", "Write the file with a CSV library."),
 }
@@ -166,7 +213,11 @@ TEACHER: Entries = {
 }  # fmt: skip
 
 CONVERT: Entries = {
-    "rows-refused": (WARNING, "Rows were refused; each is in the rejects file with its reason.", "Correct them there and convert that file."),
+    "rows-refused": (
+        WARNING,
+        "Rows were refused; each is in the rejects file with its reason.",
+        "Correct them there and convert that file.",
+    ),
 }
 
 DATA_CODES: Entries = {

@@ -64,6 +64,4 @@ def missing(package: str, purpose: str, extra: str | None = None) -> Failure:
     """A Failure (exit 4) whose one line holds the install command."""
     install = f"python -m pip install {package}"
     note = f" (or the `{extra}` extra of pyproject.toml)" if extra else ""
-    return Failure(
-        DEPENDENCY_MISSING, "dependency-missing", f"{purpose} needs {package}: {install}{note}", fix=install
-    )
+    return Failure(DEPENDENCY_MISSING, "dependency-missing", f"{purpose} needs {package}: {install}{note}", fix=install)

@@ -1,0 +1,197 @@
+"""Tool declarations, calls and results of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemma_trainer.data.links import call_of
+from gemma_trainer.data.marks_in_text import tokens_in
+from gemma_trainer.data.notes import Notes
+from gemma_trainer.data.repair import declared_arguments
+from gemma_trainer.families.family import Family
+from gemma_trainer.rows.roles import ASSISTANT, TOOL
+
+_TYPES = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def check_tools(tools: list[dict] | None, messages: list[dict], family: Family, notes: Notes) -> None:
+    """The declarations: whether the template shows them, and shows them whole."""
+    if not tools:
+        return
+    if not family.tools:
+        notes.fault("tools-ignored", f"the template of {family.title} does not show tools", "tools")
+        return
+    seen: set[str] = set()
+    for at, tool in enumerate(tools):
+        function = tool["function"]
+        if function["name"] in seen:
+            notes.fault("tool-repeated", f"the tool {_short(function['name'])} is declared twice", f"tools[{at}]")
+        seen.add(function["name"])
+        for token in _tokens(tool, family):
+            notes.fault("control-token", f"the declaration holds the control token {token}", f"tools[{at}]")
+        parameters = function.get("parameters")
+        if parameters:
+            path = f"tools[{at}].function.parameters"
+            if not parameters.get("type"):
+                notes.fault("tool-schema-lossy", "parameters without a type lose their closing brace", path)
+            for where, text in _lossy(parameters.get("properties"), f"{path}.properties"):
+                notes.fault("tool-schema-lossy", text, where)
+
+
+def _lossy(properties: object, path: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(properties, dict):
+        return
+    for name, schema in properties.items():
+        where = f"{path}.{_short(name)}"
+        if not isinstance(schema, dict):
+            yield where, "the schema of an argument is no object"
+            continue
+        kind = schema.get("type")
+        if any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref")) and not kind:
+            yield where, "anyOf, oneOf, allOf and $ref are rendered as an empty type"
+        elif isinstance(kind, list):
+            yield where, "a list of types is printed as a Python list"
+        elif schema.get("enum") and str(kind).lower() != "string":
+            yield where, "an enum of anything but strings is left out"
+        yield from _lossy(schema.get("properties"), f"{where}.properties")
+
+
+def check_calls(
+    messages: list[dict], tools: list[dict] | None, family: Family, notes: Notes, path: str, start: int, shift: int
+) -> None:
+    """Calls and results from index `start` on."""
+    declared = declared_arguments(tools)
+    caller: dict | None = None  # the message whose calls wait for results
+    for at in range(start, len(messages)):
+        message, where = messages[at], f"{path}[{at - shift}]"
+        if message["role"] == TOOL:
+            if not family.tools:
+                notes.fault("tools-unsupported", f"{family.title} has no tool results", where)
+                return
+            caller = caller or _caller(messages, at)
+            _check_result(message, caller, notes, where)
+            continue
+        caller = None
+        if "tool_calls" not in message:
+            continue
+        if not family.tools:
+            notes.fault("tools-unsupported", f"{family.title} makes no tool calls", f"{where}.tool_calls")
+            return
+        _check_message(message, declared, family, notes, where)
+        if at + 1 < len(messages) and messages[at + 1]["role"] != TOOL:
+            notes.fault(
+                "tool-result-missing", "the conversation goes on without the result", f"{path}[{at + 1 - shift}]"
+            )
+
+
+def _check_message(message: dict, declared: dict, family: Family, notes: Notes, where: str) -> None:
+    ids = [call["id"] for call in message["tool_calls"] if call.get("id") is not None]
+    if len(set(ids)) < len(ids):
+        notes.fault("tool-id-repeated", "two calls have the same id", f"{where}.tool_calls")
+    if "text-after-result" in family.traps and (message["content"] or "") and str(message["content"]).strip():
+        notes.fault("text-beside-call", "text beside a call moves behind its result", f"{where}.content")
+    for number, call in enumerate(message["tool_calls"]):
+        function = call["function"]
+        name, arguments = function["name"], function["arguments"]
+        path = f"{where}.tool_calls[{number}].function"
+        for token in _tokens(function, family):
+            notes.fault("control-token", f"the call holds the control token {token}", path)
+        schema = declared.get(name)
+        if schema is None:
+            why = "is not declared" if declared else "is called and no tools are declared"
+            notes.fault("tool-undeclared", f"the function {_short(name)} {why}", f"{path}.name")
+        padded = [key for key, value in arguments.items() if value is None and key not in (schema or ())]
+        if padded:
+            text = f"null arguments that the tool does not declare: {', '.join(map(_short, padded[:5]))}"
+            notes.fault("null-padded-arguments", text, f"{path}.arguments")
+        if schema is not None:
+            _check_arguments(arguments, schema, notes, path)
+
+
+def _check_arguments(arguments: dict, schema: dict, notes: Notes, path: str) -> None:
+    for key, value in arguments.items():
+        expected = schema.get(key)
+        if expected is None:
+            if schema and value is not None:
+                notes.fault("argument-undeclared", f"the argument {_short(key)} is not declared", f"{path}.arguments")
+        elif value is not None and not _fits(value, expected):
+            text = f"the argument {_short(key)} is not of its declared type"
+            notes.fault("argument-type", text, f"{path}.arguments.{_short(key)}")
+
+
+def check_required(messages: list[dict], tools: list[dict] | None, notes: Notes, path: str) -> None:
+    """Calls that leave out what their tool requires."""
+    required = {}
+    for tool in tools or ():
+        names = (tool["function"].get("parameters") or {}).get("required")
+        required[tool["function"]["name"]] = names if isinstance(names, list) else []
+    for at, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            function = call["function"]
+            for name in required.get(function["name"], ()):
+                if name not in function["arguments"]:
+                    text = f"the required argument {_short(str(name))} is missing"
+                    notes.fault("argument-missing", text, f"{path}[{at}].tool_calls[{number}].function.arguments")
+
+
+def _check_result(message: dict, caller: dict | None, notes: Notes, where: str) -> None:
+    if caller is None:
+        notes.fault("tool-result-orphan", "a tool result follows no call", where)
+        return
+    calls = caller["tool_calls"]
+    if message.get("tool_call_id") is not None and call_of(message, calls) is None:
+        notes.fault("tool-id-unknown", "tool_call_id names no call of the message before", f"{where}.tool_call_id")
+    elif call_of(message, calls) is None:
+        if message.get("name"):
+            notes.fault("tool-id-unknown", "the name of the result is that of no call, or of several", f"{where}.name")
+        else:
+            notes.fault("tool-result-unnamed", "one of several calls, and no tool_call_id tells which", where)
+
+
+def _caller(messages: list[dict], at: int) -> dict | None:
+    while at and messages[at]["role"] == TOOL:
+        at -= 1
+    message = messages[at]
+    return message if message["role"] == ASSISTANT and message.get("tool_calls") else None
+
+
+def _fits(value: object, schema: object) -> bool:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
+    allowed = [_TYPES[k.lower()] for k in kinds if isinstance(k, str) and k.lower() in _TYPES]
+    if not allowed:
+        return True
+    if isinstance(value, bool):
+        return any(bool in types for types in allowed)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return any(isinstance(value, types) for types in allowed)
+
+
+def _tokens(value: object, family: Family) -> list[str]:
+    found = [token for text in _strings(value) for token in tokens_in(text) if token in family.control_tokens]
+    return list(dict.fromkeys(found))
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _short(name: str) -> str:
+    return f"`{name[:40]}`"

@@ -1,0 +1,249 @@
+"""Canonical row -> faults. Every check is about one row; data/across.py compares rows with each other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma_trainer.data.check_media import check_media
+from gemma_trainer.data.check_tools import check_calls, check_tools
+from gemma_trainer.data.marks_in_text import SPECIAL, foreign_format, foreign_tokens, owners, tokens_in
+from gemma_trainer.data.notes import Notes
+from gemma_trainer.families.family import Family, RenderError
+from gemma_trainer.rows.codes import CODES
+from gemma_trainer.rows.content import says_nothing, texts
+from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
+
+_BLANK_WORDS = frozenset({"nan", "NaN", "<NA>", "None"})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What rows are checked against. `folder` is where media paths start; `renders_reasoning` is None while the
+    template in use is unknown."""
+
+    family: Family
+    folder: Path
+    renders_reasoning: bool | None = None
+
+
+def check_conversation(
+    messages: list[dict], row: dict, setting: Setting, notes: Notes, path="messages", start: int = 0, shift: int = 0
+) -> None:
+    """Faults of the messages from index `start` on. Paths count from `shift`, for lists that were joined."""
+    family = setting.family
+    tools = row.get("tools")
+    last_user = _last(messages, USER)
+    plain = True  # neither calls nor tool results so far
+    for at in range(start, len(messages)):
+        message = messages[at]
+        where = f"{path}[{at - shift}]"
+        role = message["role"]
+        if message["content"].__class__ is not str or len(message) > 2:
+            plain = plain and role != TOOL and "tool_calls" not in message
+            _check_reasoning(message, at, last_user, setting, notes, where)
+        if role == ASSISTANT:
+            _check_answer(message, family, notes, where)
+        elif role == USER and says_nothing(message["content"]):
+            notes.fault("prompt-empty", "a user message says nothing", f"{where}.content")
+        elif role == TOOL:
+            plain = False
+        for key, text in texts(message):
+            if "<" in text or "[" in text or "\0" in text:
+                _check_text(text, role, family, notes, f"{where}.{key}")
+    if not plain or tools:
+        check_calls(messages, tools, family, notes, path, start, shift)
+    if start == 0:
+        _check_order(messages, family, notes, path)
+
+
+def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes, path: str) -> None:
+    """Rows with parts, tools or other fields: whether the family's renderer takes them.
+
+    Plain conversations need no such trial, the checks above cover what can go wrong with them.
+    """
+    plain = not row.get("tools") and all(m["content"].__class__ is str and len(m) == 2 for m in messages)
+    if plain or any(CODES[note.code].severity == "error" for note in notes.found):
+        return
+    try:
+        family.render(messages, row.get("tools"), False, **(row.get("chat_template_kwargs") or {}))
+    except RenderError as error:
+        notes.fault(error.code, str(error), (error.path or path).replace("messages", path, 1))
+
+
+def check_sft(row: dict, setting: Setting, notes: Notes) -> None:
+    """A row of messages: something to learn, in an order that the template takes."""
+    messages = row["messages"]
+    check_tools(row.get("tools"), messages, setting.family, notes)
+    check_conversation(messages, row, setting, notes)
+    answers = [message for message in messages if message["role"] == ASSISTANT]
+    if not answers:
+        notes.fault("answer-missing", "no message is the assistant's", "messages")
+    elif all(message.get("weight") == 0 for message in answers):
+        notes.fault("no-trained-token", "every assistant message has weight 0", "messages")
+    elif messages[-1]["role"] in (USER, SYSTEM):
+        notes.fault("ends-with-user", "the last message has no answer", f"messages[{len(messages) - 1}]")
+    elif messages[-1]["role"] == TOOL:
+        notes.fault("ends-with-tool", "the last message is a tool result", f"messages[{len(messages) - 1}]")
+    check_media(row, messages, setting, notes)
+    check_renders(messages, row, setting.family, notes, "messages")
+
+
+def check_prompt(row: dict, setting: Setting, notes: Notes) -> None:
+    """A row of --task prompts: something to be answered."""
+    prompt = row["prompt"]
+    check_conversation(prompt, row, setting, notes, "prompt")
+    if prompt[-1]["role"] not in (USER, TOOL):
+        text = f"the prompt ends with the {prompt[-1]['role']}"
+        notes.fault("prompt-last-role", text, f"prompt[{len(prompt) - 1}]")
+    elif all(says_nothing(message["content"]) for message in prompt):
+        notes.fault("content-missing", "the prompt is blank", "prompt")
+    check_media(row, prompt, setting, notes)
+    check_renders(prompt, row, setting.family, notes, "prompt")
+
+
+def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> None:
+    content = message["content"]
+    if "tool_calls" in message:
+        return
+    if says_nothing(content):
+        if message.get("weight") != 0:
+            notes.fault("answer-empty", "an assistant message says nothing", f"{where}.content")
+    elif content in _BLANK_WORDS if content.__class__ is str else False:
+        notes.fault("blank-as-word", f"the answer is the word {content}", f"{where}.content")
+
+
+def _check_order(messages: list[dict], family: Family, notes: Notes, path: str) -> None:
+    first = 1 if messages[0]["role"] == SYSTEM else 0
+    if first and family.system == "refused":
+        text = "a system message with no user message behind it" if path == "messages" else "a system message"
+        notes.fault("system-refused", text, f"{path}[0]")
+    wanted = USER
+    for at in range(first, len(messages)):
+        role = messages[at]["role"]
+        if not family.alternates:
+            if role == ASSISTANT and at and messages[at - 1]["role"] == ASSISTANT and _is_glued(messages, at, family):
+                text = "an assistant message follows another: the template joins them"
+                notes.fault("answers-glued", text, f"{path}[{at}]")
+        elif role == SYSTEM:
+            notes.fault("system-not-first", "a system message after the start", f"{path}[{at}]")
+            return
+        elif role == TOOL:
+            return  # told as tools-unsupported
+        elif role != wanted:
+            text = f"a {role} message where the template wants the {wanted}"
+            notes.fault("roles-not-alternating", text, f"{path}[{at}].role")
+            return
+        wanted = USER if role == ASSISTANT else ASSISTANT
+
+
+def _is_glued(messages: list[dict], at: int, family: Family) -> bool:
+    return "glued-answers" in family.traps and "tool_calls" not in messages[at - 1]
+
+
+def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -> None:
+    if "\0" in text:
+        notes.fault("nul-character", "the text holds a NUL character", path)
+    spoken = role == ASSISTANT
+    if spoken and text.lstrip().startswith("<think>"):
+        if "</think>" not in text:
+            notes.fault("thought-unclosed", "<think> never closes", path)
+        else:
+            notes.fault("think-tags", "the answer holds <think> tags", path)
+    tokens = tokens_in(text)
+    if tokens and spoken and family.thought:
+        tokens = _check_channel(text, tokens, family, notes, path)
+    for token in dict.fromkeys(tokens):
+        if token in family.placeholders.values():
+            continue  # counted against the media of the row
+        if token in SPECIAL and token in family.control_tokens:
+            notes.fault("special-token", f"the text holds the special token {token}", path)
+        elif token in family.control_tokens:
+            notes.fault("control-token", f"the text holds the control token {token}", path)
+        elif token in foreign_tokens(family):
+            notes.fault("foreign-token", f"{token} is a control token of {owners(token)}, not of {family.title}", path)
+    other = foreign_format(text)
+    if other:
+        notes.fault("foreign-markup", f"turn marks of {other} stand in the text", path)
+
+
+def _check_channel(text: str, tokens: list[str], family: Family, notes: Notes, path: str) -> list[str]:
+    """Thinking inside an answer; returns the tokens that are left to check."""
+    opening, closing = family.thought
+    depth = 0
+    for token in tokens:
+        depth += (token == opening) - (token == closing)
+        if depth < 0:
+            return tokens  # a closing mark alone is a forged token
+    if opening not in tokens:
+        return tokens
+    if depth:
+        notes.fault("thought-unclosed", f"{opening} never closes: the template deletes all that follows", path)
+    else:
+        notes.fault("inline-thought", "thinking in the content is deleted by the template", path)
+    return [token for token in tokens if token not in family.thought]
+
+
+def _check_reasoning(message: dict, at: int, last_user: int, setting: Setting, notes: Notes, where: str) -> None:
+    if "reasoning_content" not in message:
+        return
+    path = f"{where}.reasoning_content"
+    if message["role"] != ASSISTANT or not setting.family.thinking:
+        notes.fault("reasoning-lost", f"the template of {setting.family.title} does not render it", path)
+    elif at <= last_user:
+        notes.fault("reasoning-lost", "reasoning before the last user message is not rendered", path)
+    elif setting.renders_reasoning is False and "tool_calls" not in message:
+        notes.fault("reasoning-lost", "the model's template does not render the reasoning of a plain answer", path)
+    elif setting.renders_reasoning is None and "tool_calls" not in message:
+        notes.fault("reasoning-template", "older templates drop the reasoning of a plain answer", path)
+
+
+def _last(messages: list[dict], role: str) -> int:
+    return max((at for at, message in enumerate(messages) if message["role"] == role), default=-1)
+
+
+_INSTRUCTION = re.compile(r"^###\s*(?:Instruction|Input|Response|Question|Answer|Human|Assistant)\b", re.MULTILINE)
+
+
+def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
+    """A row of the text layout: plain text, or a conversation that is rendered already."""
+    text, family = row["text"], setting.family
+    if not text.strip():
+        notes.fault("text-empty", "the text is empty", "text")
+        return
+    if "\0" in text:
+        notes.fault("nul-character", "the text holds a NUL character", "text")
+    tokens = set(tokens_in(text))
+    foreign = sorted(token for token in tokens & foreign_tokens(family) if "turn" in token)
+    if family.turn_start in tokens:
+        _check_rendered(text, family, notes)
+    elif foreign:
+        title = owners(foreign[0])
+        notes.fault("text-wrong-family", f"the text is rendered for {title}, not for {family.title}", "text")
+    elif other := foreign_format(text):
+        notes.fault("foreign-markup", f"turn marks of {other} stand in the text", "text")
+    elif len(set(_INSTRUCTION.findall(text))) > 1:
+        notes.fault("text-instruction-style", "`### Instruction` prompts as text", "text")
+    else:
+        notes.fault("text-plain", "a text column: no turns, loss on everything", "text")
+    check_media(row, [{"role": USER, "content": text}], setting, notes)
+
+
+def _check_rendered(text: str, family: Family, notes: Notes) -> None:
+    if text.lstrip().startswith(family.bos):
+        notes.repair("text-bos", f"{family.bos} at the start was taken off", "text")
+    opened, closed = text.rfind(family.turn_start), text.rfind(family.turn_end)
+    if opened > closed:
+        notes.fault("text-terminator-missing", f"the last turn lacks {family.turn_end}", "text")
+    notes.fault("text-rendered", "the text is rendered already: loss covers the prompts too", "text")
+
+
+def repair_text(row: dict, family: Family) -> dict:
+    """The row without a <bos> in front of rendered text."""
+    text = row["text"].lstrip()
+    if family.turn_start in text and text.startswith(family.bos):
+        while text.startswith(family.bos):
+            text = text.removeprefix(family.bos)
+        return {**row, "text": text}
+    return row

@@ -1,0 +1,30 @@
+"""All rows or none: how training and evaluation read data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemma_trainer.data.model import Model
+from gemma_trainer.data.pipeline import Row, load_rows
+from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
+
+
+def read_clean(names: Iterable[str], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
+    """(rows, warnings), checked against the model's family and template. Raises Failure (exit 3) with every kept problem when a single row is refused.
+
+    A run on what is left of damaged data would look like a run on all of it.
+    """
+    names = list(names)
+    stream, report = load_rows(names, task=task, family=model.family, renders_reasoning=model.renders_reasoning)
+    rows = list(stream)
+    if report.errors_by_code:
+        refused = report.rows - report.valid
+        failure = Failure(
+            DATA_INVALID,
+            "data-refused",
+            f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})",
+            fix=f"python assets/dataset_prep.py convert {names[0]} --out clean.jsonl --rejects rejects.jsonl",
+        )
+        failure.details = report.errors
+        raise failure
+    return rows, report.warnings

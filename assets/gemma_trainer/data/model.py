@@ -1,0 +1,56 @@
+"""What the rows are rendered and counted with: a model's own tokenizer and template, or the packaged description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.pipeline import DEFAULT_FAMILY
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.families.catalogue import get_family
+from gemma_trainer.families.family import Family
+from gemma_trainer.rows.problems import USAGE, Failure
+
+
+@dataclass
+class Model:
+    """`tokenizer` is None without a model. `origin` says where the family was taken from."""
+
+    family: Family
+    origin: str
+    renderer: Renderer
+    tokenizer: RowTokenizer | None = None
+    config: dict = field(default_factory=dict)  # config.json of the model, empty when unknown
+
+    @property
+    def renders_reasoning(self) -> bool | None:
+        """Whether the template in use renders the reasoning of a plain answer; None while it is unknown."""
+        if self.renderer.template is None:
+            return None
+        probe = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "reasoning_content": "ADD"}]
+        return self.family.thinking and "ADD" in self.renderer.render({"messages": probe}).text
+
+    @property
+    def note(self) -> str | None:
+        """What a reader of the result should know about the family and the rendering."""
+        if self.renderer.template is not None:
+            return None
+        asked = "" if self.origin == "asked for" else f" ({self.origin}; pass --family or --model)"
+        where = "the model has no chat template" if self.tokenizer else "no --model given"
+        return f"{where}: checks and texts follow the packaged description of {self.family.title}{asked}"
+
+
+def describe_model(family: str, model: str | None) -> Model:
+    """From --family and --model. Raises Failure when the model cannot be read or does not tell its family."""
+    if model is None:
+        origin = "assumed, the current generation" if family == "auto" else "asked for"
+        chosen = get_family(DEFAULT_FAMILY if family == "auto" else family)
+        return Model(chosen, origin, Renderer(chosen))
+    from gemma_trainer.data.tokens import load_tokenizer
+
+    tokenizer, template, facts = load_tokenizer(model)
+    chosen = facts.family if family == "auto" else get_family(family)
+    if chosen is None:
+        raise Failure(USAGE, "family-unknown", f"nothing in {model} tells its Gemma family", fix="Pass --family.")
+    origin = "told by the model" if family == "auto" else "asked for"
+    return Model(chosen, origin, Renderer(chosen, template), tokenizer, facts.config)

@@ -1,0 +1,38 @@
+"""What was found in one row while it went through layouts, repairs and checks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Note(NamedTuple):
+    """`code` is a key of CODES, `path` points into the canonical row."""
+
+    code: str
+    message: str
+    path: str | None = None
+
+
+class Refused(Exception):
+    """A row that cannot be made canonical."""
+
+    def __init__(self, code: str, message: str, path: str | None = None):
+        super().__init__(message)
+        self.note = Note(code, message, path)
+
+
+class Notes:
+    """`found` are faults, `repairs` are changes that made the row canonical. A silent repair has no code of its own."""
+
+    __slots__ = ("found", "repairs", "silent")
+
+    def __init__(self):
+        self.found: list[Note] = []
+        self.repairs: list[Note] = []
+        self.silent: list[str] = []
+
+    def fault(self, code: str, message: str, path: str | None = None) -> None:
+        self.found.append(Note(code, message, path))
+
+    def repair(self, code: str, message: str, path: str | None = None) -> None:
+        self.repairs.append(Note(code, message, path))

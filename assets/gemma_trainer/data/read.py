@@ -1,0 +1,84 @@
+"""Container -> raw rows. The content decides what a file is; the suffix only where content does not tell.
+
+Everything streams: memory holds one block or one row. A bad row is told and reading goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from gemma_trainer.data.sources import READ_ERRORS, open_bytes, read_head, suffix
+from gemma_trainer.rows.problems import Problem
+
+BOM = b"\xef\xbb\xbf"
+
+
+class RawRow(NamedTuple):
+    """A row as it was found. `line` is the physical line it starts on (None in Parquet and Arrow), `row` counts from 1.
+
+    A row that could not be read has a `fault` and its bytes in `source` instead of a `value`.
+    """
+
+    value: object
+    line: int | None
+    row: int
+    fault: Problem | None = None
+    source: bytes | None = None
+
+
+def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Problem]:
+    """The rows of a file in order; problems of the file as a whole stand between them.
+
+    Formats: JSON Lines, a JSON array or an object that holds one, CSV, TSV, Parquet, Arrow, each also packed.
+    Raises Failure where a package is missing or the file cannot be opened.
+    """
+    head, broken = read_head(path)
+    if not head.strip() and not broken:
+        text = "the file holds nothing but blanks" if head else "the file is empty"
+        yield Problem("empty-file", text, file=str(path))
+        return
+    rows = 0
+    try:
+        for item in _dispatch(path, head, delimiter):
+            rows += isinstance(item, RawRow)
+            yield item
+    except READ_ERRORS:
+        text = f"the packed data ends or breaks after row {rows}"
+        yield Problem("packed-cut", text, file=str(path))
+
+
+def _dispatch(path: Path, head: bytes, delimiter: str | None) -> Iterator[RawRow | Problem]:
+    from gemma_trainer.data import read_json, read_tables
+
+    kind = suffix(path)
+    if head.startswith(b"PAR1"):
+        yield from read_tables.parquet_rows(path)
+        return
+    if head.startswith(b"ARROW1") or kind == ".arrow":
+        yield from read_tables.arrow_rows(path)
+        return
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in head[:4] and head[:4].count(b"\0") >= 2):
+        yield Problem("encoding-unsupported", "the file is UTF-16 or UTF-32 text", file=str(path), line=1)
+        return
+    marked = head.startswith(BOM)
+    if marked:
+        yield Problem("byte-order-mark", "the file starts with a byte order mark", file=str(path), line=1)
+        head = head[len(BOM) :]
+    with open_bytes(path) as stream:
+        if marked:
+            stream.read(len(BOM))
+        if kind == ".parquet":
+            yield Problem("parquet-invalid", "not a Parquet file: it does not begin with PAR1", file=str(path))
+        elif head.lstrip()[:1] in (b"{", b"["):
+            yield from read_json.json_rows(stream, path, head)
+        elif kind in (".csv", ".tsv") or (kind not in (".jsonl", ".json", ".ndjson") and _is_table(head)):
+            yield from read_tables.delimited_rows(stream, path, delimiter or ("\t" if kind == ".tsv" else None))
+        else:
+            yield from read_json.json_lines(stream, path)
+
+
+def _is_table(head: bytes) -> bool:
+    first = head.lstrip().split(b"\n", 1)[0]
+    return b"," in first or b"\t" in first

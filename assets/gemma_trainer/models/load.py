@@ -1,0 +1,177 @@
+"""Load a Gemma for training or evaluation so that nothing is silently random, frozen or in the wrong place."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+LINEARS = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj"
+# Parts of multimodal checkpoints that text never reaches.
+TOWERS = re.compile(r"(^|\.)(vision_tower|audio_tower|vision_model|multi_modal_projector|embed_vision|embed_audio)\.")
+
+
+def quiet_libraries() -> None:
+    """Keep the libraries' advice to developers, and bars where nobody watches, out of a run's messages."""
+    import logging
+    import sys
+    import warnings
+
+    import transformers
+
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    transformers.utils.logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+
+
+def load_model(
+    reference: str, *, dtype: str, device: str, quantize: bool = False, trust_remote_code: bool = False
+) -> PreTrainedModel:
+    """The causal language model in `reference` (folder or hub id), in `dtype` ("float32" or "bfloat16").
+
+    `quantize` loads linear layers as 4-bit NF4 with double quantisation. Raises Failure when files are missing or
+    unreadable (exit 2) or when the checkpoint does not fill the model (exit 5): a multimodal checkpoint loaded
+    through a text class would otherwise be a random model that trains without an error.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = {"dtype": dtype, "trust_remote_code": trust_remote_code, "output_loading_info": True}
+    if quantize:
+        options["quantization_config"] = _nf4(dtype)
+        options["device_map"] = {"": device}
+    try:
+        config = AutoConfig.from_pretrained(reference, trust_remote_code=trust_remote_code)
+        if config.model_type == "gemma2":
+            options["attn_implementation"] = "eager"  # sdpa cannot soft-cap attention scores
+        model, info = AutoModelForCausalLM.from_pretrained(reference, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:300]
+        raise Failure(USAGE, "model-unreadable", f"{reference} cannot be loaded: {reason}") from None
+    check_loading(reference, info)
+    if quantize:
+        keep_gradients_on_cpu(model)
+    else:
+        model.to(device)
+    # The multimodal classes say False, which turns the loss into a mean of micro-batch means: accumulation
+    # and several ranks would then weigh short answers more than one large batch does.
+    model.accepts_loss_kwargs = True
+    return model
+
+
+def load_tokenizer_files(reference: str, chat_template: str | None, trust_remote_code: bool = False):
+    """The transformers tokenizer of a model, to be saved with the result. `chat_template` fills a missing one.
+
+    Padding is `<pad>`, never `<eos>`: a padded `<eos>` would be masked, and with it the end of a text.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(reference, trust_remote_code=trust_remote_code)
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
+    if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
+        tokenizer.pad_token = "<pad>"
+    return tokenizer
+
+
+def check_loading(reference: str, info: dict) -> None:
+    """Raises Failure (exit 5) when weights of the model were not in the checkpoint and stayed random."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise Failure(
+            UNSUPPORTED,
+            "weights-missing",
+            f"{reference} lacks {len(missing)} weights of its own model class (first: {missing[0]}); "
+            "they would stay random",
+        )
+    if info.get("mismatched_keys"):
+        raise Failure(UNSUPPORTED, "weights-missing", f"{reference} holds weights of the wrong shape")
+
+
+def _nf4(dtype: str):
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, dtype),
+    )
+
+
+def keep_gradients_on_cpu(model: PreTrainedModel) -> None:
+    """Stop bitsandbytes from repacking 4-bit layers in place at the first evaluation on an AVX512-BF16 CPU.
+
+    A repacked layer passes no gradient back, so training would go on with most adapters frozen.
+    """
+    import bitsandbytes
+
+    for module in model.modules():
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+
+
+def lora_targets(model: PreTrainedModel) -> str:
+    """A regex over module names: the seven linear layers of each language-model block, no vision or audio tower.
+
+    A plain list of names would also match the towers of Gemma 3 (adapted without need) and Gemma 4 (PEFT refuses).
+    """
+    multimodal = any(".language_model." in f".{name}." for name, _ in model.named_modules())
+    return rf".*language_model\..*\.({LINEARS})" if multimodal else rf".*\.({LINEARS})"
+
+
+def freeze_towers(model: PreTrainedModel) -> int:
+    """Freeze what text never reaches, and return the number of frozen parameters."""
+    frozen = 0
+    for name, parameter in model.named_parameters():
+        if TOWERS.search(name):
+            parameter.requires_grad_(False)
+            frozen += parameter.numel()
+    return frozen
+
+
+def check_trainable(model: torch.nn.Module) -> tuple[int, int]:
+    """(trainable, all) parameters. Raises Failure (exit 5) when nothing or a tower would be trained."""
+    trainable = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise Failure(UNSUPPORTED, "nothing-trainable", "no parameter of the model would be trained")
+    tower = next((name for name in trainable if TOWERS.search(name)), None)
+    if tower:
+        raise Failure(UNSUPPORTED, "tower-trainable", f"text training would change {tower}")
+    return sum(trainable.values()), sum(p.numel() for p in model.parameters())
+
+
+def load_adapter(model: PreTrainedModel, adapter: str, trainable: bool = False) -> torch.nn.Module:
+    """The model with a saved PEFT adapter on it. `trainable` must be said: PEFT loads adapters frozen by default."""
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0][:300]
+        raise Failure(USAGE, "adapter-unreadable", f"{adapter} does not load on this model: {reason}") from None
+
+
+def adapter_base(adapter: str | Path) -> str:
+    """The base model that an adapter folder names. Raises Failure (exit 2) when it is no adapter folder."""
+    path = Path(adapter) / "adapter_config.json"
+    try:
+        return json.loads(path.read_text("utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError):
+        raise Failure(USAGE, "adapter-unreadable", f"{adapter} holds no readable adapter_config.json") from None
+
+
+def set_stop_tokens(model: PreTrainedModel, stop_ids: list[int], pad_id: int) -> None:
+    """Generation ends at any of Gemma's stop tokens; `<eos>` alone never comes after a chat turn."""
+    model.generation_config.eos_token_id = stop_ids
+    model.generation_config.pad_token_id = pad_id

@@ -1,0 +1,96 @@
+"""What this machine can compute on, found without importing torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_gib: float
+    compute_capability: float  # 8.0 and above computes in bfloat16
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """`memory_gib` is main memory. `kind` is what training would run on: "cuda", "mps" or "cpu"."""
+
+    kind: str
+    cpu_cores: int
+    memory_gib: float
+    system: str
+    gpus: list[Gpu] = field(default_factory=list)
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether the accelerator computes in bfloat16. A CPU is asked for it by --dtype, not by default."""
+        if self.kind == "cuda":
+            return self.gpus[0].compute_capability >= 8.0
+        return self.kind == "mps" and int((platform.mac_ver()[0] or "0").split(".")[0]) >= 14
+
+    def as_dict(self) -> dict:
+        return {**asdict(self), "bfloat16": self.bfloat16}
+
+    def __str__(self) -> str:
+        cpu = f"{self.cpu_cores} CPU cores, {self.memory_gib:.0f} GiB memory"
+        if self.kind == "cuda":
+            names = ", ".join(f"{g.name} {g.memory_gib:.0f} GiB" for g in self.gpus)
+            return f"{len(self.gpus)} x CUDA ({names}), {cpu}"
+        return f"Apple GPU, {cpu}" if self.kind == "mps" else f"{cpu}, no GPU"
+
+
+def detect() -> Hardware:
+    gpus = _nvidia_gpus()
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    kind = "cuda" if gpus else "mps" if apple else "cpu"
+    return Hardware(kind, _cores(), _memory_gib(), f"{platform.system()} {platform.machine()}", gpus)
+
+
+def _cores() -> int:
+    # The cores this process may use: in a container fewer than the machine has.
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _memory_gib() -> float:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return round(total / 2**30, 1)
+
+
+def _nvidia_gpus() -> list[Gpu]:
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    try:
+        text = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return visible_gpus(text, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible_gpus(nvidia_smi: str, visible: str | None) -> list[Gpu]:
+    """The GPUs of `nvidia-smi --query-gpu=index,uuid,name,memory.total,compute_cap` that CUDA_VISIBLE_DEVICES shows."""
+    gpus: dict[str, Gpu] = {}
+    for line in nvidia_smi.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 5:
+            index, uuid, name, memory, capability = cells
+            gpus[index] = gpus[uuid] = Gpu(name, round(float(memory) / 1024, 1), float(capability))
+    if visible is None:
+        return [gpu for key, gpu in gpus.items() if key.isdigit()]
+    shown = []
+    for key in (key.strip() for key in visible.split(",")):
+        match = next((gpu for name, gpu in gpus.items() if name == key or (key and name.startswith(key + "-"))), None)
+        if match is None:
+            break  # CUDA ignores everything behind the first unknown entry
+        shown.append(match)
+    return shown

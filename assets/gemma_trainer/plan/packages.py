@@ -1,0 +1,100 @@
+"""Which packages are installed, in which version, and which combinations are known to fail."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from gemma_trainer.rows.problems import Problem
+
+# What each kind of work imports. The order is that of a journey.
+NEEDS = {
+    "validate data": ("pyyaml",),
+    "count tokens": ("tokenizers", "jinja2"),
+    "read Parquet": ("pyarrow",),
+    "train": ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "matplotlib"),
+    "train in 4 bits": ("bitsandbytes",),
+    "read GGUF": ("gguf", "transformers"),
+}
+EXTRAS = {
+    "count tokens": "data",
+    "read Parquet": "data",
+    "train": "train",
+    "train in 4 bits": "train",
+    "read GGUF": "train",
+}
+RECORDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "tokenizers")
+
+
+class Clash(NamedTuple):
+    """Versions that fail together. `hits` maps package -> (lowest, first good) version as tuples."""
+
+    package: str
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    message: str
+    fix: str
+
+
+# Seen by running them, see references/versions.md.
+CLASHES = (
+    Clash("trl", (1, 15), (1, 16), "trl 1.15 trains SFT and DPO only with Triton, so not on a CPU or Apple GPU", "trl==1.16.0"),
+    Clash("trl", (0,), (1, 14), "trl before 1.14.2 lacks what the training scripts use", "trl==1.16.0"),
+    Clash("transformers", (0,), (5, 17), "transformers before 5.17 is not tested here; Gemma 4 needs at least 5.5", "transformers==5.24.0"),
+    Clash("transformers", (6,), (99,), "transformers 6 is not tested here", "transformers==5.24.0"),
+    Clash("bitsandbytes", (0,), (0, 49), "bitsandbytes before 0.49 has no 4-bit training on a CPU", "bitsandbytes==0.50.2"),
+)  # fmt: skip
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str]:
+    """Versions that a run records, of the packages that are here."""
+    found = {name: installed(name) for name in RECORDED}
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"python": python, **{name: text for name, text in found.items() if text}}
+
+
+def install_command(packages: list[str]) -> str:
+    return "python -m pip install " + " ".join(packages)
+
+
+def missing_packages(work: str) -> list[str]:
+    return [name for name in NEEDS[work] if installed(name) is None]
+
+
+def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
+    """({work: {"ready", "missing", "install"}}, warnings). On a machine without a GPU the CPU build of torch is named."""
+    table, problems = {}, []
+    for work in NEEDS:
+        lacking = missing_packages(work)
+        wanted = ["torch==2.13.0" if name == "torch" and cpu_only else name for name in lacking]
+        table[work] = {
+            "ready": not lacking,
+            "missing": lacking,
+            "install": install_command(wanted) if lacking else None,
+        }
+    for clash in CLASHES:
+        found = installed(clash.package)
+        if found and clash.low <= _numbers(found) < clash.high:
+            fix = install_command([clash.fix])
+            problems.append(Problem("version-clash", f"{clash.message} (installed: {found})", fix=fix))
+    if installed("torch") and not shutil.which("nvidia-smi") and "+cu" in (installed("torch") or ""):
+        problems.append(Problem("torch-build", "a CUDA build of torch on a machine without an NVIDIA driver"))
+    return table, problems
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = []
+    for part in text.split("+")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

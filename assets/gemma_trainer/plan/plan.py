@@ -1,0 +1,171 @@
+"""Everything a run will do, resolved before anything heavy is imported."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gemma_trainer.plan.hardware import Hardware
+from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
+
+# Tokens per micro-batch, padding included, that a small card or a laptop holds next to a 262k vocabulary.
+MICRO_TOKENS = {"cuda": 8192, "mps": 4096, "cpu": 2048}
+WARMUP = 0.05  # share of the steps
+CHECKPOINTS = 10  # per run
+
+
+@dataclass
+class Plan:
+    """`epochs` passes over `data.train_rows` rows make `steps` optimizer steps of `effective_batch_size` rows."""
+
+    method: str
+    model: str
+    family: str
+    backend: str
+    mode: str
+    device: str
+    dtype: str
+    why: dict[str, str]  # one line for each choice that the user did not make
+    lora: dict | None
+    learning_rate: float
+    epochs: float
+    effective_batch_size: int
+    micro_batch_size: int
+    accumulation_steps: int
+    steps: int
+    warmup_steps: int
+    save_steps: int
+    gradient_checkpointing: bool
+    autocast: bool  # computes in bfloat16, whatever the dtype of the weights
+    max_length: int
+    overlong: str
+    loss_on: str
+    seed: int
+    template_hash: str | None
+    template_origin: str
+    data: dict
+    hardware: dict
+    launch: str
+    notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+    def summary(self) -> str:
+        lora = f", rank {self.lora['rank']}, alpha {self.lora['alpha']}" if self.lora else ""
+        rows = [
+            ("model", f"{self.model} ({self.family}, template {self.template_origin})"),
+            ("machine", str(self.hardware["summary"])),
+            ("engine", f"{self.backend}, {self.mode}{lora}, {self.dtype} on {self.device}"),
+            ("data", _data_line(self.data)),
+            (
+                "batch",
+                f"{self.micro_batch_size} rows x {self.accumulation_steps} accumulation = "
+                f"{self.effective_batch_size} rows a step",
+            ),
+            (
+                "steps",
+                f"{self.steps} ({self.epochs:g} epochs), warm-up {self.warmup_steps}, checkpoint every {self.save_steps}",
+            ),
+            ("rate", f"{self.learning_rate:g}, cosine"),
+            ("length", f"at most {self.max_length} tokens, longer rows: {self.overlong}, loss on {self.loss_on} turns"),
+            *((f"why {key}", reason) for key, reason in self.why.items()),
+            *(("note", note) for note in self.notes),
+            ("launch", self.launch),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _data_line(data: dict) -> str:
+    line = f"{data['train_rows']} rows to train on, {data['eval_rows']} held out, {data['train_tokens']} tokens, "
+    return line + f"{data['trained_tokens']} of them trained, longest row {data['longest']}"
+
+
+def choose_backend(wish: str, hardware: Hardware) -> tuple[str, str]:
+    """(engine, why). The one place where an engine is chosen."""
+    if wish != "auto":
+        return wish, "asked for"
+    return "trl", {
+        "cuda": "runs LoRA, QLoRA and full fine-tuning on one NVIDIA GPU",
+        "mps": "the path for Apple GPUs",
+        "cpu": "the path for machines without a GPU",
+    }[hardware.kind]
+
+
+def choose_mode(wish: str | None, hardware: Hardware) -> tuple[str, str]:
+    """(mode, why): "qlora", "lora" or "full"."""
+    if wish:
+        return wish, "asked for"
+    if hardware.kind == "cuda":
+        return "qlora", "4-bit weights leave the most memory for length and batch"
+    return "lora", "4-bit saves time only on NVIDIA GPUs"
+
+
+def choose_dtype(wish: str | None, mode: str, hardware: Hardware) -> tuple[str, str]:
+    """(dtype of weights and computation, why): "bfloat16" or "float32". float16 overflows in Gemma, so it is not offered.
+
+    Raises Failure (exit 5) when bfloat16 is asked of a GPU that has none.
+    """
+    if wish == "bfloat16" and hardware.kind != "cpu" and not hardware.bfloat16:
+        raise Failure(
+            UNSUPPORTED, "dtype-unsupported", "this GPU does not compute in bfloat16", fix="Pass --dtype float32."
+        )
+    if wish:
+        return wish, "asked for"
+    if mode == "full":
+        return "float32", "small updates are lost in bfloat16 weights"
+    if hardware.bfloat16:
+        return "bfloat16", "half the memory of float32, and the GPU computes in it"
+    if hardware.kind == "cpu":
+        return "float32", "exact everywhere; --dtype bfloat16 is faster on CPUs that compute in it"
+    return "float32", "this GPU has no bfloat16, and Gemma overflows in float16"
+
+
+def batch(effective: int, micro: int | None, longest: int, device: str) -> tuple[int, int, str]:
+    """(micro batch, accumulation steps, why) with micro x accumulation = effective. `longest` is in tokens.
+
+    Raises Failure (exit 2) when a wished micro batch does not divide the effective one.
+    """
+    if micro:
+        if effective % micro:
+            raise Failure(
+                USAGE,
+                "usage",
+                f"--micro-batch-size {micro} does not divide --effective-batch-size {effective}",
+                fix=f"Use a divisor of {effective}.",
+            )
+        return micro, effective // micro, "asked for"
+    budget = MICRO_TOKENS[device]
+    fitting = [n for n in range(1, effective + 1) if effective % n == 0 and n * max(longest, 1) <= budget]
+    micro = max(fitting, default=1)
+    return micro, effective // micro, f"{micro} x {longest} tokens stay within {budget}"
+
+
+def count_steps(rows: int, micro: int, accumulation: int, epochs: float, max_steps: int | None) -> int:
+    """Optimizer steps; the last batch of an epoch may be smaller."""
+    if max_steps:
+        return max_steps
+    return max(1, math.ceil(epochs * math.ceil(math.ceil(rows / micro) / accumulation)))
+
+
+def needs_checkpointing(config: dict, tokens: int, device: str) -> bool:
+    """Whether activations are recomputed in the backward pass instead of kept.
+
+    Kept activations take about 25 float32 values per hidden unit, layer and token; below 1 GiB it is faster to keep them.
+    """
+    text = config.get("text_config") or config
+    hidden, layers = text.get("hidden_size"), text.get("num_hidden_layers")
+    if device != "cpu" or not hidden or not layers:
+        return True
+    return tokens * hidden * layers * 25 * 4 > 2**30
+
+
+def read_config(model: str) -> dict:
+    """config.json of a local model folder, {} for a hub id: a plan needs no download."""
+    try:
+        return json.loads((Path(model) / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}

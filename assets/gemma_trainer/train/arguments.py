@@ -1,0 +1,78 @@
+"""The flags that all training scripts share."""
+
+from __future__ import annotations
+
+import argparse
+
+from gemma_trainer.families.catalogue import family_names
+
+
+def positive(kind: type):
+    """An argparse type for numbers above zero."""
+
+    def convert(text: str):
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above zero")
+        return value
+
+    convert.__name__ = f"positive {kind.__name__}"
+    return convert
+
+
+def fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
+    return value
+
+
+def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("model and data")
+    what.add_argument("--model", metavar="ID|DIR|FILE.gguf", help="hub id, local folder or GGUF file to start from")
+    what.add_argument("--data", nargs="+", metavar="FILE", help="training rows, any format dataset_prep.py reads")
+    what.add_argument("--eval-data", nargs="+", metavar="FILE", help="held-out rows (default: a part of --data)")
+    what.add_argument(
+        "--eval-fraction", type=fraction, default=0.05, help="share of prompts held out of --data (default 0.05)"
+    )
+    what.add_argument("--family", choices=["auto", *family_names()], default="auto", help="default: told by the model")
+    what.add_argument("--output-dir", metavar="DIR", help="run directory (default runs/NAME)")
+    what.add_argument("--overwrite", action="store_true", help="replace an earlier run in --output-dir")
+
+    how = parser.add_argument_group("method")
+    how.add_argument("--backend", choices=["auto", "trl"], default="auto", help="training engine (default auto)")
+    how.add_argument("--mode", choices=["qlora", "lora", "full"], help="default: qlora on NVIDIA GPUs, else lora")
+    how.add_argument("--lora-rank", type=positive(int), default=16, help="default 16")
+    how.add_argument("--lora-alpha", type=positive(float), help="default 2 x rank")
+    how.add_argument("--lora-dropout", type=fraction, default=0.0, help="default 0")
+    how.add_argument("--dtype", choices=["bfloat16", "float32"], help="default: what the hardware does best")
+    how.add_argument(
+        "--loss-on", choices=["assistant", "last"], default="assistant", help="trained turns (default all)"
+    )
+
+    size = parser.add_argument_group("size of the run")
+    size.add_argument("--learning-rate", type=positive(float), help="default 2e-4 for adapters, 2e-5 for full")
+    size.add_argument("--epochs", type=positive(float), default=3.0, help="passes over the data (default 3)")
+    size.add_argument("--max-steps", type=positive(int), help="optimizer steps, instead of --epochs")
+    size.add_argument("--effective-batch-size", type=positive(int), default=16, help="rows a step (default 16)")
+    size.add_argument("--micro-batch-size", type=positive(int), help="rows a forward pass (default: fits the hardware)")
+    size.add_argument("--max-length", type=positive(int), default=2048, help="tokens a row (default 2048)")
+    size.add_argument(
+        "--overlong",
+        choices=["drop", "error", "truncate"],
+        default="drop",
+        help="rows over --max-length (default drop)",
+    )
+    size.add_argument("--save-steps", type=positive(int), help="steps between checkpoints (default: ten a run)")
+
+    run = parser.add_argument_group("run")
+    run.add_argument("--seed", type=int, default=0, help="default 0")
+    run.add_argument(
+        "--resume", default="auto", metavar="auto|never|DIR", help="go on from the last checkpoint (default auto)"
+    )
+    run.add_argument(
+        "--report-to", choices=["none", "tensorboard", "trackio", "wandb"], default="none", help="default none"
+    )
+    run.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    run.add_argument("--plan", action="store_true", help="print what would be done and stop")
+    run.add_argument("--demo", action="store_true", help="train a tiny Gemma on a CPU in about two minutes, offline")

@@ -1,0 +1,93 @@
+"""The model card of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+LOAD_ADAPTER = """from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+model = AutoPeftModelForCausalLM.from_pretrained("{folder}")
+tokenizer = AutoTokenizer.from_pretrained("{folder}")"""
+
+LOAD_MODEL = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{folder}")
+tokenizer = AutoTokenizer.from_pretrained("{folder}")"""
+
+GENERATE = """
+prompt = tokenizer.apply_chat_template(
+    [{"role": "user", "content": "..."}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+)
+output = model.generate(**prompt, max_new_tokens=256)
+print(tokenizer.decode(output[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True))"""
+
+
+def write_card(path: Path, record: dict) -> None:
+    """Write README.md of a run directory from its run.json."""
+    plan, metrics = record["plan"], record["metrics"]
+    full = plan["mode"] == "full"
+    front = {"base_model": plan["model"], "tags": ["gemma", "gemma-trainer", plan["method"], plan["mode"]]}
+    front |= {"library_name": "transformers"} if full else {"library_name": "peft"}
+    lines = [
+        "---",
+        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        "---",
+        f"# {path.parent.resolve().name}",
+        "",
+        f"{plan['model']} tuned with gemma-trainer ({plan['method'].upper()}, {plan['mode']}). "
+        "The terms of the base model apply.",
+        "",
+        "## Load",
+        "```python",
+        (LOAD_MODEL if full else LOAD_ADAPTER).format(folder="PATH_OF_THIS_FOLDER") + GENERATE,
+        "```",
+        "",
+        "## Results",
+        "| measure | before | after |",
+        "| --- | --- | --- |",
+        *_result_lines(metrics),
+        "",
+        "![loss](loss.png)",
+        "",
+        "## Training",
+        *(f"- {name}: {value}" for name, value in _training_facts(plan, record).items()),
+        "",
+        "`run.json` holds every setting, version and hash of this run.",
+        "",
+    ]
+    path.write_text("\n".join(lines), "utf-8")
+
+
+def _result_lines(metrics: dict) -> list[str]:
+    before, after = metrics.get("before") or {}, metrics.get("after") or {}
+    names = {
+        "loss": "held-out loss per token",
+        "exact_match": "exact match",
+        "similarity": "similarity",
+        "sql_match": "SQL result match",
+    }
+    lines = [
+        f"| {label} | {_number(before.get(key))} | {_number(after.get(key))} |"
+        for key, label in names.items()
+        if after.get(key) is not None
+    ]
+    return lines or ["| final training loss | | " + _number(metrics.get("train_loss")) + " |"]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _training_facts(plan: dict, record: dict) -> dict:
+    data = plan["data"]
+    return {
+        "rows": f"{data['train_rows']} trained, {data['eval_rows']} held out (data hash `{data['data_hash'][:16]}`)",
+        "steps": f"{plan['steps']} of {plan['effective_batch_size']} rows",
+        "learning rate": plan["learning_rate"],
+        **({"LoRA": f"rank {plan['lora']['rank']}, alpha {plan['lora']['alpha']:g}"} if plan["lora"] else {}),
+        "precision": plan["dtype"],
+        "chat template": f"{plan['family']}, sha256 `{(plan['template_hash'] or 'none')[:16]}`",
+        "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+    }

@@ -1,0 +1,128 @@
+"""--demo: a tiny Gemma learns SQL from the packaged example, through the same steps as a real run.
+
+The model has Gemma 3's architecture with few and narrow layers, random weights, and a small tokenizer with Gemma's
+control tokens. It is made at run time, so nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+from gemma_trainer.cli import Outcome, log
+from gemma_trainer.evaluate.compare import load_held_out, measure_model, table
+from gemma_trainer.models.load import load_model, quiet_libraries
+from gemma_trainer.train.card import write_card
+from gemma_trainer.train.run_dir import RunDirectory, write_json
+from gemma_trainer.train.sft import ASSETS, require_training_packages, run_sft
+
+EXAMPLE = ASSETS / "examples" / "text_to_sql"
+SEEN, UNSEEN = EXAMPLE / "eval.jsonl", EXAMPLE / "eval_unseen.jsonl"
+METRICS = ("exact", "similarity", "sql", "loss")
+BATCH = 100  # questions answered at a time
+
+MODEL = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "sliding_window": 512,
+    "initializer_range": 0.1,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+VOCABULARY = 2000
+SETTINGS = {"mode": "full", "learning_rate": 4e-3, "effective_batch_size": 16, "micro_batch_size": 16, "epochs": 3.5}
+
+
+def run_demo(args: Namespace, argv: list[str]) -> Outcome:
+    """Make the model, measure it, train it, measure it again. Raises Failure as run_sft does.
+
+    `result.before` and `result.after` hold exact_match, similarity, sql_match and loss on questions about tables seen in
+    training; `result.unseen_tables` the same on tables that were not.
+    """
+    require_training_packages("full")
+    quiet_libraries()
+    output = Path(args.output_dir) if args.output_dir else _free_name()
+    base = output.with_name(f"{output.name}-base")
+    log(f"making a tiny Gemma with random weights in {base}")
+    make_base(base, args.seed)
+    training = _training_arguments(args, base, output)
+    if args.plan:
+        return run_sft(training, argv)
+    held_out = {name: load_held_out([str(file)], str(base), "auto", 1024, None) for name, file in _questions().items()}
+    log(f"asking it {sum(len(side.rows) for side in held_out.values())} questions before training")
+    before = _measure(base, held_out)
+    outcome = run_sft(training, argv)
+    log("asking the same questions again")
+    after = _measure(output, held_out)
+    _record(output, before, after)
+    outcome.result |= {"before": before["seen"], "after": after["seen"]}
+    outcome.result["unseen_tables"] = {"before": before["unseen"], "after": after["unseen"]}
+    outcome.summary = _summary(output, held_out, before, after)
+    return outcome
+
+
+def _questions() -> dict[str, Path]:
+    return {"seen": SEEN, "unseen": UNSEEN}
+
+
+def _free_name() -> Path:
+    """runs/demo, also to resume it; a finished demo is kept and the next one gets a number."""
+    path, number = Path("runs/demo"), 1
+    while (RunDirectory(path).read() or {}).get("status") == "done":
+        number += 1
+        path = Path(f"runs/demo-{number}")
+    return path
+
+
+def make_base(folder: Path, seed: int) -> None:
+    """The untrained model; the same seed gives the same weights, so a demo that was killed finds them again."""
+    if (folder / "model.safetensors").exists():
+        return
+    from gemma_trainer.families.catalogue import get_family
+    from gemma_trainer.models.tiny import make_model, make_tokenizer, save_tiny
+
+    with (EXAMPLE / "train.jsonl").open(encoding="utf-8") as file:
+        texts = [message["content"] for line in file for message in json.loads(line)["messages"]]
+    tokenizer = make_tokenizer(texts, "gemma3", VOCABULARY, get_family("gemma3").plain_template)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    save_tiny(make_model("gemma3", tokenizer, seed, **MODEL), tokenizer, part)
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+
+
+def _training_arguments(args: Namespace, base: Path, output: Path) -> Namespace:
+    own = {
+        "model": str(base),
+        "data": [str(EXAMPLE / "train.jsonl")],
+        "eval_data": [str(SEEN)],
+        "output_dir": str(output),
+    }
+    return Namespace(**{**vars(args), **SETTINGS, **own})
+
+
+def _measure(folder: Path, held_out: dict) -> dict:
+    model = load_model(str(folder), dtype="float32", device="cpu")
+    return {name: measure_model(model, side, METRICS, None, BATCH)[0] for name, side in held_out.items()}
+
+
+def _record(output: Path, before: dict, after: dict) -> None:
+    """Put the answers' scores into run.json and the model card."""
+    run = RunDirectory(output)
+    record = run.read()
+    record["metrics"] |= {"before": before["seen"], "after": after["seen"]}
+    record["metrics"]["unseen_tables"] = {"before": before["unseen"], "after": after["unseen"]}
+    write_json(run.run_file, record)
+    write_card(output / "README.md", record)
+
+
+def _summary(output: Path, held_out: dict, before: dict, after: dict) -> str:
+    lines = []
+    for name, title in (("seen", "tables seen in training, new questions"), ("unseen", "tables never seen")):
+        lines += [title, table(before[name], after[name], len(held_out[name].rows)), ""]
+    return "\n".join([*lines, f"run directory {output}, loss curve {output / 'loss.png'}"])

@@ -1,0 +1,92 @@
+"""What watches a running loop: records each step, marks whole checkpoints, stops on signals and on a broken loss."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from pathlib import Path
+
+from transformers import TrainerCallback
+
+from gemma_trainer.train.run_dir import RunDirectory, mark_complete
+
+KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch", "mean_token_accuracy", "eval_mean_token_accuracy")
+
+
+class Recorder(TrainerCallback):
+    """Appends every log line to metrics.jsonl and shows progress on stderr."""
+
+    def __init__(self, run: RunDirectory, steps: int):
+        self.run, self.steps = run, steps
+        self.bar = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=self.steps, initial=state.global_step, unit="step", file=sys.stderr)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        line = {key: logs[key] for key in KEPT if key in logs}
+        if not line.keys() & {"loss", "eval_loss"}:
+            return
+        self.run.log({"step": state.global_step, **line})
+        loss = line.get("loss", line.get("eval_loss"))
+        name = "loss" if "loss" in line else "held-out loss"
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+            self.bar.set_postfix_str(f"{name} {loss:.4f}")
+        elif state.global_step % max(1, self.steps // 20) == 0:
+            print(f"step {state.global_step}/{self.steps}  {name} {loss:.4f}", file=sys.stderr, flush=True)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self.bar is not None:
+            self.bar.close()
+
+
+class Checkpoints(TrainerCallback):
+    """Marks a checkpoint as whole, so that a run killed while writing one resumes from the one before."""
+
+    def on_save(self, args, state, control, **kwargs):
+        mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
+
+
+class StopOnSignal(TrainerCallback):
+    """SIGTERM and SIGINT finish the step, save a checkpoint and end the loop; a second signal ends the process."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        self.received: int | None = None
+        self._before: dict = {}
+
+    def __enter__(self) -> StopOnSignal:
+        self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *exc) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number, frame) -> None:
+        self.received = number
+        signal.signal(number, self._before[number])
+        print("stopping after this step; the checkpoint will be resumable", file=sys.stderr, flush=True)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.received is not None and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+
+
+class FiniteLoss(TrainerCallback):
+    """Ends the loop at the first loss or gradient that is no number: every later step would only spread it."""
+
+    def __init__(self):
+        self.broken_at: int | None = None
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        values = (logs.get("loss"), logs.get("grad_norm"))
+        if any(value is not None and not math.isfinite(value) for value in values):
+            self.broken_at = state.global_step
+            control.should_training_stop = True

@@ -1,0 +1,131 @@
+"""Rows as the trainer takes them: ids and mask of every row, with what was cut, dropped or held out told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemma_trainer.data.encode import Encoded, RowTokenizer
+from gemma_trainer.data.pipeline import Row
+from gemma_trainer.data.render import Rendered, Renderer
+from gemma_trainer.data.view import painted
+from gemma_trainer.families.family import RenderError
+from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
+
+BATCH = 256  # rows encoded at a time, over all cores
+
+
+@dataclass
+class EncodedSet:
+    """Rows ready to train on. `first` is the first of them as text; `warnings` tell what was left out."""
+
+    rows: list[Encoded] = field(default_factory=list)
+    sources: list[Row] = field(default_factory=list)
+    first: Rendered | None = None
+    overlong: int = 0  # over --max-length: dropped, or cut
+    untrained: int = 0  # nothing left to train: dropped
+    warnings: list[Problem] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(row.ids) for row in self.rows)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(sum(row.mask) for row in self.rows)
+
+    @property
+    def longest(self) -> int:
+        return max((len(row.ids) for row in self.rows), default=0)
+
+
+def encode_rows(
+    loaded: Iterable[Row],
+    renderer: Renderer,
+    tokenizer: RowTokenizer,
+    *,
+    loss_on: str,
+    max_length: int,
+    overlong: str,
+) -> EncodedSet:
+    """Render and encode rows; those over `max_length` tokens are dropped, cut at the end, or refused.
+
+    Raises Failure (exit 3) when the template refuses a row, or when `overlong` is "error" and a row is too long.
+    """
+    result = EncodedSet()
+    chunk: list[Row] = []
+    for row in loaded:
+        chunk.append(row)
+        if len(chunk) == BATCH:
+            _encode_chunk(chunk, renderer, tokenizer, loss_on, max_length, overlong, result)
+            chunk = []
+    _encode_chunk(chunk, renderer, tokenizer, loss_on, max_length, overlong, result)
+    if result.overlong:
+        done = "cut" if overlong == "truncate" else "left out"
+        text = f"{result.overlong} rows over {max_length} tokens were {done}"
+        result.warnings.append(Problem("rows-overlong", text))
+    if result.untrained:
+        text = f"{result.untrained} rows have no trained token within {max_length} tokens and were left out"
+        result.warnings.append(Problem("rows-overlong", text))
+    return result
+
+
+def _encode_chunk(chunk, renderer, tokenizer, loss_on, max_length, overlong, result: EncodedSet) -> None:
+    rendered = [_render(row, renderer, loss_on) for row in chunk]
+    for row, text, encoded in zip(chunk, rendered, tokenizer.encode_batch(rendered), strict=True):
+        if len(encoded.ids) > max_length:
+            result.overlong += 1
+            if overlong == "error":
+                message = f"{len(encoded.ids)} tokens, --max-length is {max_length}"
+                raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
+            if overlong == "drop":
+                continue
+            encoded = Encoded(encoded.ids[:max_length], encoded.mask[:max_length])
+        if not any(encoded.mask):
+            result.untrained += 1
+            continue
+        result.first = result.first or text
+        result.rows.append(encoded)
+        result.sources.append(row)
+
+
+def _render(row: Row, renderer: Renderer, loss_on: str) -> Rendered:
+    try:
+        return renderer.render(row.data, loss_on=loss_on)
+    except RenderError as error:
+        raise Failure(
+            DATA_INVALID, "rows-not-renderable", str(error), file=row.file, line=row.line, path=error.path
+        ) from None
+
+
+def masked_sample(encoded: EncodedSet, colour: bool) -> str:
+    """The first row as the model reads it, with what carries loss marked."""
+    source, row = encoded.sources[0], encoded.rows[0]
+    view = {"file": source.file, "line": source.line, "row": source.row, "text": encoded.first.text}
+    view |= {"trained": encoded.first.trained, "tokens": len(row.ids), "trained_tokens": sum(row.mask)}
+    return painted(view, colour)
+
+
+def check_trained(encoded: EncodedSet, what: str) -> None:
+    """A run never starts with no trained token. Raises Failure (exit 3)."""
+    if not encoded.rows:
+        left = f" ({encoded.overlong} overlong, {encoded.untrained} without a trained token)"
+        code = "no-trained-token" if encoded.untrained else "no-rows"
+        raise Failure(
+            DATA_INVALID,
+            code,
+            f"no row of {what} is left to train on" + left * bool(encoded.overlong + encoded.untrained),
+        )
+    if not encoded.trained_tokens:
+        raise Failure(DATA_INVALID, "no-trained-token", f"no token of {what} would carry loss")
+
+
+def write_rows(rows: Iterable[Row], path: Path) -> None:
+    """The rows as canonical JSONL, for evaluate.py."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row.data, ensure_ascii=False) + "\n")
+    part.replace(path)

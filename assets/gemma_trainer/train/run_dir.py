@@ -1,0 +1,182 @@
+"""The run directory: what a training script leaves, written so that a kill at any moment leaves it readable.
+
+    run.json        resolved configuration, versions, hardware, data, status, metrics
+    metrics.jsonl   one line per log step, appended
+    loss.png        the curve
+    checkpoints/    what a resumed run starts from
+    README.md       model card
+and, at the end, the adapter or the model with its tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from gemma_trainer.rows.problems import USAGE, Failure
+
+COMPLETE = "complete.json"  # stands in a checkpoint once every file of it is on disk
+# A resumed run must be the run that was begun: these parts of run.json may not differ.
+IDENTITY = ("command", "plan.model", "plan.mode", "plan.template_hash", "plan.data.data_hash", "plan.steps")
+FREE = {"resume", "output_dir", "report_to", "json", "debug", "config", "overwrite", "save_steps", "demo"}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace a file in one step: readers see the old text or the new, never half of it."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+class RunDirectory:
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self._record: dict = {}
+
+    @property
+    def record(self) -> dict:
+        """What run.json holds."""
+        return self._record
+
+    @property
+    def metrics_so_far(self) -> dict:
+        return self._record.get("metrics", {})
+
+    def last_loss(self) -> float | None:
+        return next((line["loss"] for line in reversed(self.metrics()) if "loss" in line), None)
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def open(self, resume: str, overwrite: bool) -> Path | None:
+        """Claim the directory; return the checkpoint to resume from, or None for a fresh start.
+
+        Raises Failure (exit 2) when the directory holds anything but an unfinished run of this kind.
+        """
+        if resume not in ("auto", "never"):
+            return self._chosen_checkpoint(Path(resume))
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return None
+        previous = self.read()
+        if overwrite:
+            if previous is None:
+                raise Failure(USAGE, "output-exists", f"{self.path} is not a run directory, it stays as it is")
+            shutil.rmtree(self.path)
+            return None
+        if previous is None or previous["status"] == "done" or resume == "never":
+            what = "a finished run" if previous and previous["status"] == "done" else "other files"
+            what = "an unfinished run" if previous and resume == "never" and previous["status"] != "done" else what
+            raise Failure(
+                USAGE,
+                "output-exists",
+                f"{self.path} holds {what}",
+                fix="Choose another --output-dir or pass --overwrite.",
+            )
+        return self.newest_checkpoint()
+
+    def _chosen_checkpoint(self, checkpoint: Path) -> Path:
+        if not (checkpoint / COMPLETE).is_file():
+            raise Failure(USAGE, "checkpoint-incomplete", f"--resume {checkpoint} is not a complete checkpoint")
+        return checkpoint
+
+    def newest_checkpoint(self) -> Path | None:
+        """The newest checkpoint whose every file was on disk when the run was killed."""
+        whole = [p.parent for p in self.checkpoints.glob(f"checkpoint-*/{COMPLETE}")]
+        return max(whole, key=lambda p: int(p.name.rsplit("-", 1)[1]), default=None)
+
+    def drop_incomplete_checkpoints(self) -> None:
+        for checkpoint in self.checkpoints.glob("checkpoint-*"):
+            if not (checkpoint / COMPLETE).is_file():
+                shutil.rmtree(checkpoint)
+
+    def read(self) -> dict | None:
+        try:
+            return json.loads(self.run_file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def start(self, record: dict, resumed: bool) -> None:
+        """Write run.json. A resumed run is compared with the begun one first; Failure (exit 2) names what changed."""
+        previous = self.read() if resumed else None
+        if previous is not None:
+            changed = _differences(previous, record)
+            if changed:
+                raise Failure(
+                    USAGE,
+                    "resume-mismatch",
+                    f"{self.path} was begun with other settings: {'; '.join(changed)}",
+                    fix="Give the same arguments and data, choose another --output-dir, or pass --overwrite.",
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        kept = (previous or {}).get("metrics") or {}
+        begun = previous["started"] if previous else time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        self._record = {**record, "status": "running", "started": begun, "metrics": kept}
+        write_json(self.run_file, self._record)
+
+    def update(self, **values: object) -> None:
+        self._record.update(values)
+        write_json(self.run_file, self._record)
+
+    def log(self, line: dict) -> None:
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+
+    def metrics(self) -> list[dict]:
+        """Every whole line of metrics.jsonl; a kill may have cut the last one."""
+        lines = []
+        if self.metrics_file.is_file():
+            for text in self.metrics_file.read_text("utf-8").splitlines():
+                try:
+                    lines.append(json.loads(text))
+                except ValueError:
+                    continue
+        return lines
+
+    def rewind_metrics(self, step: int) -> None:
+        """Drop what was logged after the checkpoint at `step`: the resumed run logs it again."""
+        kept = [line for line in self.metrics() if line.get("step", 0) <= step]
+        part = self.metrics_file.with_name(".metrics.jsonl.part")
+        part.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        part.replace(self.metrics_file)
+
+
+def mark_complete(checkpoint: Path, step: int) -> None:
+    """Sync a checkpoint to disk, then say that it is whole."""
+    for file in checkpoint.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+    write_json(checkpoint / COMPLETE, {"step": step})
+
+
+def _differences(before: dict, now: dict) -> list[str]:
+    changed = [
+        f"{key} was {_at(before, key)!r}, is {_at(now, key)!r}" for key in IDENTITY if _at(before, key) != _at(now, key)
+    ]
+    old, new = before.get("arguments", {}), now.get("arguments", {})
+    names = sorted((old.keys() | new.keys()) - FREE)
+    changed += [
+        f"--{name.replace('_', '-')} was {old.get(name)!r}, is {new.get(name)!r}"
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+    return changed
+
+
+def _at(record: dict, dotted: str):
+    for key in dotted.split("."):
+        record = (record or {}).get(key)
+    return record

@@ -1,0 +1,149 @@
+"""From arguments to a plan and encoded rows; nothing here imports torch."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemma_trainer.data.clean import read_clean
+from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.model import Model, describe_model
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.data.sources import data_hash, expand
+from gemma_trainer.data.split import split_by_prompt
+from gemma_trainer.models.resolve import is_local
+from gemma_trainer.plan import plan as planning
+from gemma_trainer.plan.hardware import Hardware, detect
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.rows.problems import USAGE, Failure, Problem
+from gemma_trainer.train.rows import EncodedSet, check_trained, encode_rows
+
+LEARNING_RATE = {"qlora": 2e-4, "lora": 2e-4, "full": 2e-5}
+
+
+@dataclass
+class Prepared:
+    """What a training script needs: the plan, the rows of both sides, and what renders and encodes more of them."""
+
+    plan: Plan
+    renderer: Renderer
+    tokenizer: RowTokenizer
+    train: EncodedSet
+    held_out: EncodedSet
+    plain_template: str | None  # chat template to save, when the model came without one
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def prepare(args: Namespace, method: str, launch: str) -> Prepared:
+    """Resolve hardware, model, rows and arithmetic. Raises Failure: 2 usage, 3 data, 5 not supported here."""
+    for flag in ("model", "data"):
+        if not getattr(args, flag):
+            raise Failure(USAGE, "usage", f"--{flag} is needed", fix=f"python assets/{method}_train.py --help")
+    hardware = detect()
+    mode, why_mode = planning.choose_mode(args.mode, hardware)
+    dtype, why_dtype = planning.choose_dtype(args.dtype, mode, hardware)
+    backend, why_backend = planning.choose_backend(args.backend, hardware)
+
+    model = str(Path(args.model).expanduser().resolve()) if is_local(args.model) else args.model
+    described = describe_model(args.family, model)
+    family, renderer, tokenizer = described.family, described.renderer, described.tokenizer
+    plain, warnings = _plain_template(renderer)
+    if mode == "qlora" and hardware.kind == "mps":
+        warnings.append(
+            Problem("mode-unverified", "QLoRA on an Apple GPU has not been run here", fix="Pass --mode lora.")
+        )
+    if len(hardware.gpus) > 1:
+        warnings.append(Problem("gpus-unused", f"1 of {len(hardware.gpus)} GPUs is used"))
+
+    sides = _load(args, method, described)
+    encode = {"loss_on": args.loss_on, "max_length": args.max_length, "overlong": args.overlong}
+    train = encode_rows(sides.train, renderer, tokenizer, **encode)
+    check_trained(train, "--data")
+    held_out = encode_rows(sides.held_out, renderer, tokenizer, **encode)
+    if not held_out.rows:
+        warnings.append(Problem("no-held-out-row", "there are no held-out rows"))
+
+    longest = max(train.longest, held_out.longest)
+    micro, accumulation, why_batch = planning.batch(
+        args.effective_batch_size, args.micro_batch_size, longest, hardware.kind
+    )
+    steps = planning.count_steps(len(train.rows), micro, accumulation, args.epochs, args.max_steps)
+    per_epoch = planning.count_steps(len(train.rows), micro, accumulation, 1.0, None)
+    lora = {"rank": args.lora_rank, "alpha": args.lora_alpha or 2 * args.lora_rank, "dropout": args.lora_dropout}
+    plan = Plan(
+        method=method,
+        model=model,
+        family=family.name,
+        backend=backend,
+        mode=mode,
+        device=hardware.kind,
+        dtype=dtype,
+        why={"backend": why_backend, "mode": why_mode, "dtype": why_dtype, "batch": why_batch},
+        lora=None if mode == "full" else lora,
+        learning_rate=args.learning_rate or LEARNING_RATE[mode],
+        epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,
+        effective_batch_size=args.effective_batch_size,
+        micro_batch_size=micro,
+        accumulation_steps=accumulation,
+        steps=steps,
+        warmup_steps=int(planning.WARMUP * steps),
+        save_steps=args.save_steps or max(1, steps // planning.CHECKPOINTS),
+        gradient_checkpointing=planning.needs_checkpointing(described.config, micro * longest, hardware.kind),
+        autocast=dtype == "bfloat16" or (hardware.kind == "cuda" and hardware.bfloat16),
+        max_length=args.max_length,
+        overlong=args.overlong,
+        loss_on=args.loss_on,
+        seed=args.seed,
+        template_hash=renderer.template_hash,
+        template_origin=renderer.origin,
+        data=_data_facts(train, held_out, sides.data_hash),
+        hardware=_hardware_facts(hardware),
+        launch=launch,
+        notes=[],
+    )
+    warnings += [*sides.warnings, *train.warnings, *held_out.warnings]
+    return Prepared(plan, renderer, tokenizer, train, held_out, plain, warnings)
+
+
+def _plain_template(renderer: Renderer) -> tuple[str | None, list[Problem]]:
+    """Base models come without a chat template: the family renders, and its plain template is saved with the result."""
+    if renderer.template is not None:
+        return None, []
+    text = f"the model has no chat template; the plain one of {renderer.family.title} is used and saved"
+    return renderer.family.plain_template, [Problem("template-missing", text)]
+
+
+@dataclass
+class _Sides:
+    train: list
+    held_out: list
+    data_hash: str
+    warnings: list[Problem]
+
+
+def _load(args: Namespace, method: str, model: Model) -> _Sides:
+    """Rows of both sides: --eval-data, or prompts held out of --data. Raises Failure (exit 3) for refused rows."""
+    rows, warnings = read_clean(args.data, method, model)
+    if args.eval_data:
+        held_out, more = read_clean(args.eval_data, method, model)
+        warnings += more
+    else:
+        rows, held_out = split_by_prompt(rows, args.eval_fraction, args.seed)
+    return _Sides(rows, held_out, data_hash(expand([*args.data, *(args.eval_data or [])])), warnings)
+
+
+def _data_facts(train: EncodedSet, held_out: EncodedSet, data_hash: str) -> dict:
+    return {
+        "train_rows": len(train.rows),
+        "eval_rows": len(held_out.rows),
+        "train_tokens": train.tokens,
+        "trained_tokens": train.trained_tokens,
+        "longest": train.longest,
+        "overlong": train.overlong + held_out.overlong,
+        "data_hash": data_hash,
+    }
+
+
+def _hardware_facts(hardware: Hardware) -> dict:
+    return {**hardware.as_dict(), "summary": str(hardware)}

@@ -1,0 +1,237 @@
+"""convert: nothing is lost, what it writes is clean, and repairs that change what is said are only made when asked."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from gemma_trainer.data.reply import read_reply
+from preparing import GOOD, TOOLS, assistant, call, chat, codes, lines, prep, result, user
+
+CASES = Path(__file__).parent / "cases"
+BAD = chat(user("a"), {"role": "narrator", "content": "b"})
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows: object, name: str = "rows.jsonl") -> Path:
+        file = tmp_path / name
+        file.write_bytes(b"\n".join(row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows))
+        return file
+
+    return write
+
+
+def convert(file: Path, *words: object) -> tuple[int, dict, list[dict], list[dict]]:
+    """(exit code, document, rows out, rejects)."""
+    out = file.with_name("out.jsonl")
+    code, document = prep("convert", file, "--out", out, *words)
+    rejects = Path(document["result"].get("rejects") or "none")
+    return code, document, lines(out) if out.exists() else [], lines(rejects) if rejects.exists() else []
+
+
+def test_refused_rows_are_kept_whole_with_their_reason(write):
+    cut, latin = b'{"messages": [{"role": "us', b'{"text": "caf\xe9"}'
+    file = write(GOOD, BAD, cut, latin, b"", GOOD["messages"][:1] * 2)
+    code, document, rows, rejects = convert(file)
+    assert code == 3 and document["result"]["rejects"].endswith("out.rejects.jsonl")
+    assert rows == [GOOD]
+    assert [(r["line"], r["row"]) for r in rejects] == [(2, 2), (3, 3), (4, 4), (6, 5)]
+    assert rejects[0]["input"] == BAD and rejects[0]["codes"] == ["role-unknown"]
+    assert rejects[0]["problems"][0]["path"] == "messages[1].role"
+    assert rejects[1]["raw"].encode() == cut + b"\n"
+    assert base64.b64decode(rejects[2]["raw_base64"]) == latin + b"\n"
+    assert rejects[3]["input"] == GOOD["messages"][:1] * 2
+    assert document["result"]["rows"] == 5 == len(rows) + len(rejects)
+
+
+def test_naming_rejects_accepts_them(write, tmp_path):
+    code, document, rows, _ = convert(write(GOOD, BAD), "--rejects", tmp_path / "bad.jsonl")
+    assert code == 0 and rows == [GOOD] and codes(document) == {"rows-refused"}
+    assert document["result"]["errors_by_code"] == {"role-unknown": 1}
+
+
+def test_no_row_left_is_a_failure(write, tmp_path):
+    code, _, rows, rejects = convert(write(BAD), "--rejects", tmp_path / "bad.jsonl")
+    assert code == 3 and not rows and len(rejects) == 1
+
+
+def test_damage_of_a_file_fails_even_with_rejects(write, tmp_path):
+    file = write(b'{"train": [{"text": "a"}], "test": [{"text": "b"}]}', name="a.json")
+    assert convert(file, "--rejects", tmp_path / "bad.jsonl")[0] == 3
+
+
+def test_existing_files_and_inputs_are_safe(write):
+    file = write(GOOD)
+    assert prep("convert", file, "--out", file)[0] == 2
+    out = write(BAD, name="out.jsonl")
+    code, document = prep("convert", file, "--out", out)
+    assert code == 2 and codes(document) == {"output-exists"} and lines(out) == [BAD]
+    assert prep("convert", file, "--out", out, "--overwrite")[0] == 0 and lines(out) == [GOOD]
+    assert prep("convert", file, "--out", file.with_name("x"), "--rejects", file.with_name("x"))[0] == 2
+
+
+def test_a_run_that_breaks_leaves_nothing_behind(write, monkeypatch):
+    from gemma_trainer.data import convert as module
+
+    file = write(GOOD, GOOD)
+    monkeypatch.setattr(module, "_moved", lambda *_: 1 / 0)
+    code, _ = prep("convert", file, "--out", file.with_name("out.jsonl"))
+    assert code == 1 and [path.name for path in file.parent.iterdir()] == ["rows.jsonl"]
+
+
+def test_converting_twice_changes_nothing(write):
+    file = write(
+        {"instruction": "a", "output": "b"},
+        {"conversations": [{"from": "human", "value": "é"}, {"from": "gpt", "value": "d"}]},
+    )
+    code, document, rows, _ = convert(file)
+    assert code == 0 and document["result"]["repaired"]["layout-converted"] == 2
+    code, document, again, _ = convert(write(*rows, name="again.jsonl"), "--overwrite")
+    assert again == rows and document["result"]["repaired"] == {} and not document["warnings"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_containers(tmp_path, suffix):
+    file = tmp_path / f"rows.{suffix}"
+    rows = [{"prompt": 'say "x",\nplease', "completion": "x"}, {"prompt": "b", "completion": "d"}]
+    if suffix == "csv":
+        file.write_text('prompt,completion\n"say ""x"",\nplease",x\nb,d\n', "utf-8")
+    elif suffix == "json":
+        file.write_text(json.dumps({"data": rows}), "utf-8")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), file)
+    _, _, out, _ = convert(file)
+    assert out == [chat(user(r["prompt"]), assistant(r["completion"])) for r in rows]
+
+
+def test_values_that_json_cannot_hold_are_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(arrow.table({"text": ["a", "b"], "blob": [b"\x00", None]}), file)
+    code, document, rows, rejects = convert(file)
+    assert code == 3 and "not-json" in codes(document) and rows == [{"text": "b"}] and len(rejects) == 1
+
+
+def test_map_makes_unknown_columns_known(write):
+    file = write({"question": "a", "answer": "b", "id": 1})
+    code, _, rows, _ = convert(file, "--map", "prompt=question", "completion=answer")
+    assert code == 0 and rows == [{**chat(user("a"), assistant("b")), "id": 1}]
+
+
+def test_media_paths_hold_from_the_new_folder(tmp_path):
+    out = tmp_path / "deep" / "out.jsonl"
+    code, document = prep("convert", CASES / "098-image-ok.jsonl", "--out", out)
+    assert code == 0 and document["result"]["repaired"] == {"media-path": 1}
+    part = lines(out)[0]["messages"][0]["content"][0]
+    assert (out.parent / part["image"]).resolve() == (CASES / "media" / "dot.png").resolve()
+    assert prep("validate", out)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "thought"),
+    [
+        ("<|channel>thought\nadd\n<channel|>42", "42", "add"),
+        ("<think>\nadd\n</think>\n\n42", "42", "add"),
+        ("<|channel>thought\n<channel|>42", "42", None),
+        ("42<turn|>\n<eos>", "42", None),
+    ],
+)
+def test_thoughts_and_terminators_move_out_of_the_answer(write, text, content, thought):
+    _, _, rows, _ = convert(write(chat(user("a"), assistant(text))))
+    answer = rows[0]["messages"][1]
+    assert answer["content"] == content and answer.get("reasoning_content") == thought
+
+
+def test_thoughts_stay_where_the_family_has_no_place_for_them(write):
+    row = chat(user("a"), assistant("<think>b</think>c"))
+    assert convert(write(row), "--family", "gemma3")[2] == [row]
+
+
+def test_system_text_is_folded_for_gemma_2(write):
+    row = chat({"role": "system", "content": "Be brief."}, user("a"), assistant("b"))
+    assert convert(write(row), "--family", "gemma2")[2] == [chat(user("Be brief.\n\na"), assistant("b"))]
+
+
+@pytest.mark.parametrize(
+    ("repair", "row", "repaired"),
+    [
+        ("merge-turns", chat(user("a"), user("b"), assistant("c")), chat(user("a\n\nb"), assistant("c"))),
+        ("drop-dangling", chat(user("a"), assistant("b"), user("c")), chat(user("a"), assistant("b"))),
+        ("strip-nul", chat(user("a\0b"), assistant("c\0")), chat(user("ab"), assistant("c"))),
+        (
+            "drop-null-arguments",
+            chat(user("a"), assistant("", tool_calls=[call(arguments={"station": "N", "x": None})]), tools=TOOLS),
+            chat(user("a"), assistant("", tool_calls=[call(arguments={"station": "N"})]), tools=TOOLS),
+        ),
+    ],
+)
+def test_repairs_that_must_be_asked_for(write, repair, row, repaired):
+    family = ["--family", "gemma3"] if repair == "merge-turns" else []
+    assert convert(write(row), *family)[2] != [repaired]
+    code, document, rows, _ = convert(write(row), *family, "--repair", repair, "--overwrite")
+    assert code == 0 and rows == [repaired] and document["result"]["repaired"]
+
+
+def test_repeats_go_to_the_rejects(write, tmp_path):
+    file = write({"prompt": "a"}, {"prompt": " A"}, {"prompt": "b"})
+    code, document, rows, rejects = convert(
+        file, "--task", "prompts", "--repair", "drop-duplicates", "--rejects", tmp_path / "r"
+    )
+    assert code == 0 and len(rows) == 2 and rejects[0]["codes"] == ["duplicate-prompt"]
+    assert document["result"]["rows"] == 3
+
+
+def test_tool_results_are_linked_to_their_calls(write):
+    calls = [call(id=None), call(arguments={"station": "South"}, id=None)]
+    row = chat(user("a"), assistant("", tool_calls=calls), result("3"), result("4"), assistant("b"), tools=TOOLS)
+    _, _, rows, _ = convert(write(row))
+    made = rows[0]["messages"]
+    ids = [one["id"] for one in made[1]["tool_calls"]]
+    assert len(set(ids)) == 2 and [made[2]["tool_call_id"], made[3]["tool_call_id"]] == ids
+
+
+def test_a_name_that_the_id_tells_is_filled_in(write):
+    row = chat(user("a"), assistant(None, tool_calls=[call()]), result(tool_call_id="c1"), assistant("b"), tools=TOOLS)
+    _, _, rows, _ = convert(write(row), "--family", "functiongemma")
+    assert rows[0]["messages"][2]["name"] == "get_tide"
+
+
+# Teacher replies
+
+SAMPLE = json.dumps(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("text", "good", "bad"),
+    [
+        (f"[{SAMPLE}, {SAMPLE}]", 2, 0),
+        (f"Here you are:\n```json\n[\n{SAMPLE},\n{SAMPLE}\n]\n```\nAnything else [or more]?", 2, 0),
+        (f"{SAMPLE}\n{SAMPLE}\n", 2, 0),
+        (f'{{"samples": [{SAMPLE}, {SAMPLE}]}}', 2, 0),
+        (f"[{SAMPLE}, {SAMPLE[:50]}", 1, 1),
+        (f'{{"samples": [{SAMPLE}, {SAMPLE[:50]}', 1, 1),
+        (f"[{SAMPLE},\n{SAMPLE[:-2]},\n{SAMPLE}]", 2, 1),
+        (f"[{json.dumps(GOOD['messages'])}, {json.dumps(GOOD['messages'])}]", 2, 0),
+        ('[{"instruction": "a", "output": "b"}, {"instruction": "c", "outp', 1, 1),
+        ("I cannot do that.", 0, 0),
+        ('{"messages": NaN}', 0, 1),
+    ],
+)
+def test_whole_samples_of_a_reply(tmp_path, text, good, bad):
+    file = tmp_path / "reply.txt"
+    file.write_text(text, "utf-8")
+    rows = list(read_reply(file))
+    assert [sum(not row.fault for row in rows), sum(bool(row.fault) for row in rows)] == [good, bad]
+    assert all(row.source for row in rows if row.fault)
+
+
+def test_a_reply_without_a_sample_is_an_error(tmp_path):
+    file = tmp_path / "reply.txt"
+    file.write_text("I cannot do that.", "utf-8")
+    code, document, _, _ = convert(file, "--from", "teacher-reply")
+    assert code == 3 and codes(document) == {"no-rows"}

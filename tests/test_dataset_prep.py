@@ -1,0 +1,221 @@
+"""dataset_prep.py from outside: awkward files and their verdicts, JSON output, exit codes, help."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from preparing import GOOD, codes, lines, prep, row_validator
+from scripts import ASSETS, run
+
+CASES = Path(__file__).parent / "cases"
+FAMILIES = {"gemma-4": "gemma4", "gemma-3": "gemma3", "gemma-2": "gemma2", "functiongemma": "functiongemma"}
+# Verdict and task of a case are in cases.json; the codes that must be told are ours.
+CODES = {
+    "001": {"byte-order-mark"}, "003": {"invalid-utf8"}, "009": {"content-missing"}, "011": {"not-json-lines"},
+    "014": {"json-trailing-comma"}, "016": {"json-cut"}, "018": {"json-not-a-number"}, "020": {"json-duplicate-key"},
+    "023": {"empty-file"}, "025": {"no-rows"}, "030": {"null-padded-arguments"}, "031": {"parquet-invalid"},
+    "033": {"answer-empty"}, "036": {"csv-cells"}, "039": {"csv-separator"}, "042": {"roles-not-alternating"},
+    "045": {"role-renamed"}, "047": {"role-renamed"}, "048": {"role-unknown"}, "049b": {"role-renamed"},
+    "051": {"ends-with-user"}, "053": {"mixed-conventions"}, "055": {"layout-converted"}, "056": {"target-missing"},
+    "058": {"answer-empty"}, "060": {"answer-empty"}, "064": {"layout-converted"}, "067": {"column-ignored"},
+    "070": {"text-plain"}, "071": {"unknown-columns"}, "074": {"messages-empty"}, "079": {"control-token"},
+    "082": {"terminator-in-answer"}, "084": {"placeholder-without-media"}, "087b": {"tools-unsupported"},
+    "090": {"arguments-invalid"}, "092": {"tool-id-unknown"}, "093": {"tool-undeclared"}, "101": {"media-count"},
+    "103": {"null-part-keys"}, "105": {"modality-unsupported"}, "107": {"pair-identical"}, "111": {"prompts-differ"},
+    "114": {"target-missing"}, "116": {"answer-empty"}, "118": {"prompt-last-role"}, "121": {"margin-invalid"},
+    "124": {"pair-contradiction"}, "126": {"media-count"}, "127": {"text-bos"}, "128": {"text-terminator-missing"},
+    "131": {"text-wrong-family"}, "133": {"text-instruction-style"}, "136": {"over-length"}, "137": {"inline-thought"},
+    "139": {"reasoning-template"}, "140": {"thought-unclosed"}, "145": {"json-cut"}, "146": {"duplicate-prompt"},
+    "152": {"response-empty"}, "153": {"response-loop"}, "156": {"json-cut"}, "158": {"split-leak"},
+    "159": {"tool-linked"},
+}  # fmt: skip
+
+
+def _cases() -> list:
+    entries = json.loads((CASES / "cases.json").read_text("utf-8"))
+    return [pytest.param(entry, id=entry["id"]) for entry in entries if not entry["file"].endswith(".txt")]
+
+
+def _task(case: dict) -> str:
+    if case["task"] != "distill":
+        return case["task"]
+    return "prompts" if case["id"] in ("145", "146") else "responses"
+
+
+@pytest.mark.parametrize("case", _cases())
+def test_verdict_of_awkward_file(case, tmp_path):
+    file, task = CASES / case["file"], _task(case)
+    flags = ["--task", task, "--family", FAMILIES.get(case["model"], "gemma4")]
+    before = file.read_bytes()
+    code, document = prep("validate", file, *flags)
+    assert file.read_bytes() == before
+
+    told = [*document["errors"], *document["warnings"]]
+    verdict = "reject" if code else "warn" if told else "accept"
+    if case["expect"] == "fix":
+        assert verdict in ("warn", "reject")
+    else:
+        assert verdict == case["expect"]
+    assert CODES.get(case["id"], set()) <= codes(document)
+    if case["line"] and told:
+        assert case["line"] in {problem["line"] for problem in told}
+
+    out, rejects = tmp_path / "out" / "rows.jsonl", tmp_path / "rejects.jsonl"
+    _, converted = prep("convert", file, *flags, "--out", out, "--rejects", rejects)
+    counts = converted["result"]
+    assert counts["rows"] == document["result"]["rows"] == counts["rows_out"] + counts["rejected"]
+    assert (len(lines(rejects)) if rejects.exists() else 0) == counts["rejected"]
+    if case["expect"] == "fix":
+        assert out.exists()
+    if out.exists():
+        again = "sft" if task == "responses" else task
+        assert prep("validate", out, "--task", again, *flags[2:])[0] == 0
+        for row in lines(out):
+            row_validator(again).validate(row)
+
+
+def test_teacher_reply_gives_its_whole_samples(tmp_path):
+    out, rejects = tmp_path / "o.jsonl", tmp_path / "r.jsonl"
+    file = CASES / "148-teacher-cut-array.txt"
+    code, document = prep("convert", file, "--from", "teacher-reply", "--out", out, "--rejects", rejects)
+    assert code == 0 and len(lines(out)) == 2
+    assert "reply-cut" in codes(document)
+    assert "Name a kn" in lines(rejects)[0]["raw"]
+
+
+def test_human_output_names_file_line_code_and_fix():
+    ran = run("dataset_prep.py", "validate", CASES / "014-trailing-comma.jsonl")
+    assert ran.code == 3
+    assert "014-trailing-comma.jsonl:2: json-trailing-comma: " in ran.stderr and "fix: " in ran.stderr
+    assert "2 of 3 rows" in ran.stdout
+    assert "Eight" not in ran.stdout + ran.stderr  # no sample text
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["validate", "no-such-file.jsonl"], "file-not-found"),
+        (["validate", "no-*-match.jsonl"], "file-not-found"),
+        (["validate"], "usage"),
+        (["validate", "x.jsonl", "--max-length", "0"], "usage"),
+        (["validate", "x.jsonl", "--family", "gemma9"], "usage"),
+        (["convert", CASES / "008-crlf.jsonl"], "usage"),
+        (["validate", CASES / "008-crlf.jsonl", "--map", "prompt"], "usage"),
+        (["validate", CASES / "008-crlf.jsonl", "--model", "nowhere"], "model-not-found"),
+    ],
+)
+def test_usage_errors(words, code):
+    exit_code, document = prep(*words)
+    assert exit_code == 2 and codes(document) == {code}
+
+
+def test_strict_turns_warnings_into_failure():
+    file = CASES / "045-role-model.jsonl"
+    assert prep("validate", file)[0] == 0
+    assert prep("validate", file, "--strict")[0] == 3
+
+
+def test_output_is_bounded_and_the_report_takes_all(tmp_path):
+    file, report = tmp_path / "rows.jsonl", tmp_path / "report.jsonl"
+    rows = [json.dumps(GOOD)] + ["{"] * 50 + [json.dumps({"a": 1})]
+    file.write_text("\n".join(rows), "utf-8")
+    code, document = prep("validate", file, "--max-errors", "5", "--report", report)
+    assert code == 3
+    assert len(document["errors"]) == 5
+    assert {"json-cut", "unknown-columns"} == codes(document)  # the late one of another kind is among them
+    assert document["result"]["errors_by_code"] == {"json-cut": 50, "unknown-columns": 1}
+    assert len(lines(report)) == 51
+
+
+def test_report_never_replaces_a_file_unasked(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(GOOD), "utf-8")
+    assert prep("validate", file, "--report", file, "--overwrite")[0] == 2
+    (tmp_path / "report.jsonl").write_text("mine", "utf-8")
+    assert codes(prep("validate", file, "--report", tmp_path / "report.jsonl")[1]) == {"output-exists"}
+    assert lines(file) == [GOOD] and (tmp_path / "report.jsonl").read_text("utf-8") == "mine"
+
+
+def test_family_that_was_assumed_is_told():
+    _, document = prep("validate", CASES / "008-crlf.jsonl")
+    assert document["result"]["family"] == "gemma4"
+    assert any("--family" in note for note in document["result"]["notes"])
+
+
+def test_several_inputs_and_folders(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for name in ("a.jsonl", "deep/b.jsonl", "deep/notes.md"):
+        (tmp_path / name).write_text(json.dumps({**GOOD, "id": name}), "utf-8")
+    assert prep("validate", tmp_path)[1]["result"]["rows"] == 2
+    assert prep("validate", tmp_path / "*.jsonl", tmp_path / "deep" / "b.jsonl")[1]["result"]["rows"] == 2
+
+
+def test_stdin():
+    data = (CASES / "008-crlf.jsonl").read_bytes()
+    words = [sys.executable, str(ASSETS / "dataset_prep.py"), "validate", "-", "--json"]
+    done = subprocess.run(words, input=data, capture_output=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout)["result"]["rows"] == 3
+
+
+def test_next_commands_can_be_pasted(tmp_path):
+    file = tmp_path / "talk.json"
+    shutil.copy(CASES / "053-mixed-conventions-in-row.jsonl", file)
+    _, document = prep("validate", file)
+    convert = next(line for line in document["next"] if " convert " in line)
+    done = subprocess.run(convert.split(), capture_output=True, timeout=60, executable=sys.executable)
+    assert done.returncode == 0, done.stderr
+    assert len(lines(tmp_path / "talk.clean.jsonl")) == 2
+
+
+def test_inspect_shows_the_loss_mask():
+    _, document = prep("inspect", CASES / "008-crlf.jsonl", "--family", "gemma3", "--rows", "2")
+    first = document["result"]["rows"][0]
+    assert first["text"].startswith("<bos><start_of_turn>user\n")
+    assert [first["text"][a:b] for a, b in first["trained"]] == [
+        "The second high tide comes about 12 hours and 25 minutes after the first one.<end_of_turn>"
+    ]
+    assert first["tokens"] is None and len(document["result"]["rows"]) == 2
+
+
+def test_inspect_shows_both_sides_of_a_pair():
+    _, document = prep("inspect", CASES / "125-prompt-ends-with-tool.jsonl", "--task", "dpo", "--rows", "1")
+    chosen, rejected = document["result"]["rows"]
+    assert [view["text"][slice(*view["trained"][0])] for view in (chosen, rejected)] == [
+        "3.2 metres.<turn|>",
+        "No idea.<turn|>",
+    ]
+
+
+def test_inspect_is_plain_without_a_terminal():
+    ran = run("dataset_prep.py", "inspect", CASES / "008-crlf.jsonl", "--rows", "1")
+    assert ran.code == 0 and "\x1b" not in ran.stdout and "«" in ran.stdout
+
+
+def test_exact_lengths_with_a_real_tokenizer(real_tokenizers):
+    words = [CASES / "008-crlf.jsonl", "--model", real_tokenizers / "gemma4"]
+    _, document = prep("validate", *words, "--max-length", "35")
+    tokens = document["result"]["tokens"]
+    _, shown = prep("inspect", *words)
+    views = shown["result"]["rows"]
+    assert tokens["total"] == sum(view["tokens"] for view in views)
+    assert tokens["trained"] == sum(view["trained_tokens"] for view in views)
+    assert tokens["over_length"] == sum(view["tokens"] > 35 for view in views) > 0
+    assert document["result"]["rendering"] == "direct" and document["result"]["template_hash"]
+    assert "over-length" in codes(document)
+
+
+def test_reasoning_is_fine_where_the_template_renders_it(real_tokenizers):
+    code, document = prep("validate", CASES / "139-reasoning-field.jsonl", "--model", real_tokenizers / "gemma4")
+    assert code == 0 and not document["warnings"]
+
+
+def test_config_file_gives_flags(tmp_path):
+    config = tmp_path / "prep.yaml"
+    config.write_text("family: gemma3\ntask: sft\nmax_errors: 3\n", "utf-8")
+    assert prep("validate", CASES / "049-developer-role.jsonl", "--config", config)[1]["result"]["family"] == "gemma3"

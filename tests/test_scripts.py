@@ -1,0 +1,133 @@
+"""What holds for every script: help, JSON, exit codes, configuration files."""
+
+import json
+import re
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from gemma_trainer import cli
+from gemma_trainer.plan import packages
+from gemma_trainer.rows.problems import DEPENDENCY_MISSING, Failure
+from scripts import ASSETS, run
+
+SCRIPTS = sorted(path.name for path in ASSETS.glob("*.py"))
+HEAVY = {"torch", "transformers", "datasets", "trl", "peft", "tokenizers", "pyarrow", "matplotlib"}
+PROBE = (
+    "import sys, runpy; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rsplit('/', 1)[0])\n"
+    "try: runpy.run_path(sys.argv[0], run_name='__main__')\nexcept SystemExit as end: print(end.code)\n"
+    "print(' '.join(sys.modules), file=sys.stderr)"
+)
+
+
+def test_the_scripts_are_there():
+    assert {"doctor.py", "dataset_prep.py", "sft_train.py", "evaluate.py"} <= set(SCRIPTS)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_imports_nothing_heavy_and_names_exit_codes(script):
+    done = subprocess.run([sys.executable, "-c", PROBE, str(ASSETS / script), "--help"], capture_output=True, text=True)
+    assert not HEAVY & set(done.stderr.split()), done.stderr[-500:]
+    assert "exit codes:" in done.stdout and "examples:" in done.stdout and done.stdout.rstrip().endswith("0")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_run_without_an_install(script):
+    """PEP 723: `uv run` reads the header; the ranges are those of pyproject.toml."""
+    text = (ASSETS / script).read_text()
+    header = re.search(r"^# /// script\n(.*?)^# ///$", text, re.M | re.S).group(1)
+    declared = dict(re.findall(r'"([\w-]+)([^";]*)', header.replace('requires-python = ">=3.10"', "")))
+    project = (ASSETS.parent / "pyproject.toml").read_text()
+    for name, versions in declared.items():
+        assert f'"{name}{versions}' in project, f"{name}{versions} is not what pyproject.toml says"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_usage_errors_are_json_when_asked(script):
+    done = run(script, "--json", "--no-such-flag")
+    assert done.code == 2 and done.json["errors"][0]["code"] == "usage"
+    jsonschema.validate(done.json, json.loads((ASSETS / "schemas" / "report.json").read_text()))
+
+
+def test_doctor_tells_hardware_versions_and_what_is_missing(monkeypatch):
+    done = run("doctor.py", "--json")
+    result = done.json["result"]
+    assert done.code == 0 and result["hardware"]["cpu_cores"] >= 1 and result["route"]["backend"] == "trl"
+    monkeypatch.setattr(packages, "installed", lambda name: None if name in ("trl", "torch") else "1.0")
+    table, _ = packages.check_packages(cpu_only=True)
+    assert table["train"] == {
+        "ready": False, "missing": ["torch", "trl"], "install": "python -m pip install torch==2.13.0 trl"
+    }  # fmt: skip
+
+
+def test_doctor_knows_versions_that_fail(monkeypatch):
+    monkeypatch.setattr(packages, "installed", lambda name: "1.15.0" if name == "trl" else None)
+    _, problems = packages.check_packages(cpu_only=True)
+    assert [p.code for p in problems] == ["version-clash"] and "trl==1.16.0" in problems[0].fix
+
+
+def test_a_missing_package_ends_with_the_install_command(monkeypatch):
+    from gemma_trainer.train import sft
+
+    monkeypatch.setattr(packages, "installed", lambda name: None if name == "bitsandbytes" else "1.0")
+    sft.require_training_packages("lora")
+    with pytest.raises(Failure) as caught:
+        sft.require_training_packages("qlora")
+    assert caught.value.exit_code == DEPENDENCY_MISSING
+    assert "python -m pip install bitsandbytes" in str(caught.value)
+
+
+def test_config_files_are_checked_as_strictly_as_flags(tmp_path):
+    config = tmp_path / "run.yaml"
+    for text, message in (
+        ("learning_rat: 1", "did you mean `learning_rate`"),
+        ("learning-rate: fast", "not accepted"),
+        ("mode: lorra", "qlora, lora, full"),
+        ("plan: maybe", "true or false"),
+        ("- a list", "not a mapping"),
+        ("a: [", "run.yaml"),
+    ):
+        config.write_text(text)
+        done = run("sft_train.py", "--config", config, "--json")
+        assert done.code == 2 and message in done.json["errors"][0]["message"], done.stdout
+
+
+def test_the_command_line_wins_over_the_config(tmp_path):
+    import argparse
+
+    config = tmp_path / "run.yaml"
+    config.write_text("learning-rate: 0.5\nseed: 7\ndata: [a.jsonl, b.jsonl]\nplan: true\n")
+    seen = []
+
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--learning-rate", type=float, default=1.0)
+        parser.add_argument("--seed", type=int, default=0)
+        parser.add_argument("--data", nargs="+")
+        parser.add_argument("--plan", action="store_true")
+
+    code = cli.main(
+        "x.py", "", arguments, lambda args: seen.append(args) or cli.Outcome(), ["--config", str(config), "--seed", "3"]
+    )
+    assert code == 0
+    assert (seen[0].learning_rate, seen[0].seed, seen[0].data, seen[0].plan) == (0.5, 3, ["a.jsonl", "b.jsonl"], True)
+
+
+def test_an_internal_error_is_one_line_and_exit_1(capsys):
+    def broken(args):
+        raise RuntimeError("first line\nsecond line")
+
+    assert cli.main("x.py", "", lambda parser: None, broken, ["--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["errors"][0]["message"] == "RuntimeError: first line" and captured.err == ""
+
+
+def test_what_a_library_prints_does_not_reach_stdout(capsys):
+    def noisy(args):
+        print("hello from a library")
+        return cli.Outcome(result={"a": 1})
+
+    assert cli.main("x.py", "", lambda parser: None, noisy, ["--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["result"] == {"a": 1} and "hello" in captured.err

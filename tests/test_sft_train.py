@@ -1,0 +1,239 @@
+"""sft_train.py as a user runs it: plan, run directory, refusals, kill and resume."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import jsonschema
+import pytest
+
+from scripts import ASSETS, command, run
+from training import make_tiny, question_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.main_path]
+FAST = ("--max-steps", "6", "--learning-rate", "0.01", "--eval-fraction", "0.2", "--save-steps", "2")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny model and rows, where runs may be left."""
+    folder = tmp_path_factory.mktemp("place")
+    make_tiny(folder / "tiny")
+    write_rows(folder / "rows.jsonl", question_rows(60))
+    return folder
+
+
+def write_rows(path, rows):
+    for i, row in enumerate(rows):  # no prompt twice
+        row["messages"][0]["content"] += f" {i}"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def train(place, name, *words, **environment):
+    fixed = ("--model", "tiny", "--data", "rows.jsonl", "--output-dir", name, "--json")
+    return run("sft_train.py", *fixed, *words, cwd=place, **environment)
+
+
+def losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def schema(name):
+    return json.loads((ASSETS / "schemas" / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(place):
+    """An undisturbed LoRA run."""
+    done = train(place, "lora", *FAST)
+    assert done.code == 0, done.stdout
+    return place / "lora", done
+
+
+def test_a_run_leaves_everything_it_promises(finished):
+    folder, done = finished
+    names = {path.name for path in folder.iterdir()}
+    promised = (
+        "run.json metrics.jsonl loss.png adapter_model.safetensors adapter_config.json checkpoints README.md eval.jsonl"
+    )
+    assert names >= {*promised.split(), "tokenizer.json", "chat_template.jinja", "generation_config.json"}
+    record = json.loads((folder / "run.json").read_text())
+    jsonschema.validate(record, schema("run"))
+    assert record["status"] == "done" and record["metrics"]["after"]["loss"] < record["metrics"]["before"]["loss"]
+    assert record["metrics"]["reopened"]["effect"] > 0
+    assert list(losses(folder)) == [1, 2, 3, 4, 5, 6]
+    assert (folder / "loss.png").read_bytes()[:4] == b"\x89PNG"
+    assert "held-out loss" in (folder / "README.md").read_text()
+    jsonschema.validate(done.json, schema("report"))
+    assert "evaluate.py" in done.json["next"][0]
+
+
+def test_a_run_prints_one_masked_sample(finished):
+    assert "<start_of_turn>model\n«SELECT" in finished[1].stderr and "<end_of_turn>»" in finished[1].stderr
+
+
+def test_the_adapter_loads_in_plain_peft(finished):
+    from peft import AutoPeftModelForCausalLM
+
+    model = AutoPeftModelForCausalLM.from_pretrained(finished[0])
+    assert any("lora_B" in name and p.abs().sum() > 0 for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("mode", ["full", "qlora"])
+def test_other_modes_train_and_verify(mode, place):
+    done = train(place, mode, *FAST, "--mode", mode, "--learning-rate", "0.003")
+    assert done.code == 0, done.stdout
+    metrics = done.json["result"]["metrics"]
+    assert metrics["after"]["loss"] < metrics["before"]["loss"]
+    assert (place / mode / ("model.safetensors" if mode == "full" else "adapter_model.safetensors")).exists()
+
+
+def test_evaluate_reads_the_run(finished, place):
+    folder, _ = finished
+    done = run(
+        "evaluate.py", "--adapter", folder, "--data", folder / "eval.jsonl", "--compare-base", "--json", cwd=place
+    )
+    assert done.code == 0, done.stdout
+    result = done.json["result"]
+    recorded = json.loads((folder / "run.json").read_text())["metrics"]
+    assert result["tuned"]["loss"] == pytest.approx(recorded["after"]["loss"], abs=1e-4)
+    assert result["base"]["loss"] == pytest.approx(recorded["before"]["loss"], abs=1e-4)
+    assert set(result["tuned"]) == {"exact_match", "similarity", "loss"}
+
+
+def kill_after(place, name, step, *words, number=signal.SIGKILL):
+    """Start a run and send it a signal once it has logged `step`."""
+    fixed = ("--model", "tiny", "--data", "rows.jsonl", "--output-dir", name, "--json")
+    process = subprocess.Popen(
+        command("sft_train.py", *fixed, *words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    metrics, deadline = place / name / "metrics.jsonl", time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        if metrics.exists() and f'"step": {step},' in metrics.read_text():
+            os.kill(process.pid, number)
+            break
+        time.sleep(0.005)
+    output = process.communicate(timeout=300)[0]
+    return process.returncode, output
+
+
+DROPOUT = (*FAST[2:], "--max-steps", "30", "--lora-dropout", "0.1", "--micro-batch-size", "4")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place):
+    assert train(place, "whole", *DROPOUT).code == 0
+    return place / "whole"
+
+
+@pytest.mark.parametrize("step", [3, 7, 14])  # the last whole checkpoint is mid-epoch, or at the end of one
+def test_a_killed_run_resumes_to_the_same_losses(step, place, undisturbed):
+    name = f"killed-{step}"
+    code, _ = kill_after(place, name, step, *DROPOUT)
+    assert code == -signal.SIGKILL and json.loads((place / name / "run.json").read_text())["status"] == "running"
+    assert train(place, name, *DROPOUT).code == 0
+    assert losses(place / name) == pytest.approx(losses(undisturbed), abs=1e-6)
+    a, b = ((p / "adapter_model.safetensors").read_bytes() for p in (place / name, undisturbed))
+    assert a == b
+
+
+def test_a_checkpoint_cut_by_the_kill_is_not_used(place, undisturbed):
+    kill_after(place, "cut", 5, *DROPOUT)
+    newest = max((place / "cut" / "checkpoints").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+    half = newest.with_name("checkpoint-29")
+    half.mkdir()
+    (half / "optimizer.pt").write_bytes((newest / "optimizer.pt").read_bytes()[:100])
+    assert train(place, "cut", *DROPOUT).code == 0
+    assert losses(place / "cut") == pytest.approx(losses(undisturbed), abs=1e-6)
+
+
+def test_sigterm_saves_and_exits_6(place, undisturbed):
+    code, output = kill_after(place, "stopped", 4, *DROPOUT, number=signal.SIGTERM)
+    assert code == 6, output
+    assert json.loads(output)["errors"][0]["code"] == "stopped"
+    assert json.loads((place / "stopped" / "run.json").read_text())["status"] == "stopped"
+    assert train(place, "stopped", *DROPOUT).code == 0
+    assert losses(place / "stopped") == pytest.approx(losses(undisturbed), abs=1e-6)
+
+
+def test_resuming_with_other_settings_or_data_is_refused_in_words(place):
+    kill_after(place, "changed", 3, *DROPOUT)
+    other = train(place, "changed", *DROPOUT, "--learning-rate", "0.5")
+    assert other.code == 2 and "--learning-rate was 0.01, is 0.5" in other.json["errors"][0]["message"]
+    rows = (place / "rows.jsonl").read_text()
+    try:
+        (place / "rows.jsonl").write_text(rows.replace("users", "user s"))
+        data = train(place, "changed", *DROPOUT)
+    finally:
+        (place / "rows.jsonl").write_text(rows)
+    assert data.code == 2 and data.json["errors"][0]["code"] == "resume-mismatch"
+
+
+def test_a_finished_run_is_never_overwritten_unasked(finished, place):
+    before = (finished[0] / "run.json").read_bytes()
+    again = train(place, "lora", *FAST)
+    assert again.code == 2 and again.codes == {"output-exists"}
+    assert (finished[0] / "run.json").read_bytes() == before
+
+
+def test_a_folder_that_is_no_run_is_never_removed(place):
+    (place / "notes").mkdir()
+    (place / "notes" / "keep.txt").write_text("mine")
+    for words in ((), ("--overwrite",)):
+        assert train(place, "notes", *FAST, *words).codes == {"output-exists"}
+    assert (place / "notes" / "keep.txt").read_text() == "mine"
+
+
+def test_plan_says_everything_and_imports_nothing_heavy(place):
+    probe = "import sys, runpy; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rsplit('/', 1)[0])\n"
+    probe += "try: runpy.run_path(sys.argv[0], run_name='__main__')\nexcept SystemExit: pass\n"
+    probe += "print(sorted({'torch', 'transformers', 'datasets', 'trl'} & set(sys.modules)), file=sys.stderr)"
+    words = [str(ASSETS / "sft_train.py"), "--model", "tiny", "--data", "rows.jsonl", "--plan", "--json"]
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", probe, *words], cwd=place, capture_output=True, text=True)
+    assert done.stderr.strip().endswith("[]"), done.stderr
+    plan = json.loads(done.stdout)["result"]["plan"]
+    jsonschema.validate(plan, schema("plan"))
+    assert plan["micro_batch_size"] * plan["accumulation_steps"] == plan["effective_batch_size"] == 16
+    assert plan["steps"] == 3 * -(-plan["data"]["train_rows"] // 16)
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "rows, code",
+    [
+        ([{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]}], "content-empty"),
+        ([{"messages": [{"role": "user", "content": "a"}, {"role": "narrator", "content": "b"}]}], "role-unknown"),
+    ],
+)
+def test_refused_rows_end_the_run_before_it_starts(rows, code, place, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "bad.jsonl", "--json", cwd=place)
+    assert done.code == 3 and done.json["errors"][0]["code"] == "data-refused"
+    assert done.json["errors"][1]["line"] == 1
+
+
+def test_rows_without_a_trained_token_end_the_run(place, tmp_path):
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
+    (tmp_path / "none.jsonl").write_text(json.dumps(row) + "\n")
+    done = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "none.jsonl", "--json", cwd=place)
+    assert done.code == 3 and not done.json["ok"]
+
+
+@pytest.mark.parametrize("overlong, left", [("drop", 30), ("truncate", 60)])
+def test_overlong_rows_are_counted(overlong, left, place, tmp_path):
+    rows = question_rows(60)
+    for row in rows[::2]:
+        row["messages"][1]["content"] += " name" * 200
+    write_rows(tmp_path / "long.jsonl", rows)
+    words = ("--max-length", "100", "--overlong", overlong, "--eval-fraction", "0", "--plan", "--json")
+    done = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "long.jsonl", *words, cwd=place)
+    assert done.json["result"]["plan"]["data"]["train_rows"] == left
+    assert "rows-overlong" in done.codes
+    words = ("--max-length", "100", "--overlong", "error", "--plan", "--json")
+    refused = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "long.jsonl", *words, cwd=place)
+    assert refused.code == 3 and refused.json["errors"][0]["line"] == 1

@@ -1,0 +1,117 @@
+"""Tiny models, rows and plans that the training tests share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma_trainer.data.encode import Encoded, RowTokenizer
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.families.catalogue import get_family
+from gemma_trainer.plan.plan import Plan
+
+TABLES = ("users", "orders", "books", "cities")
+COLUMNS = ("id", "name", "price", "year")
+
+
+def question_rows(count: int) -> list[dict]:
+    """Rows of different lengths, so that batches hold padding and micro-batches unequal numbers of trained tokens."""
+    rows = []
+    for i in range(count):
+        table, column = TABLES[i % 4], COLUMNS[(i // 4) % 4]
+        more = f" WHERE id > {i}" if i % 3 else ""
+        messages = [
+            {"role": "user", "content": f"List the {column} of all {table}" + " please" * (i % 5)},
+            {"role": "assistant", "content": f"SELECT {column} FROM {table}{more}"},
+        ]
+        rows.append({"messages": messages})
+    return rows
+
+
+@dataclass
+class Tiny:
+    """A tiny model on disk with what renders and encodes for it."""
+
+    path: Path
+    renderer: Renderer
+    tokenizer: RowTokenizer
+
+    def encode(self, rows: list[dict]) -> list[Encoded]:
+        return [self.tokenizer.encode(self.renderer.render(row)) for row in rows]
+
+    @property
+    def stop_ids(self) -> list[int]:
+        ids = (self.tokenizer.backend.token_to_id(stop) for stop in self.renderer.family.stop_tokens)
+        return [i for i in ids if i is not None]
+
+
+def make_tiny(folder: Path, kind: str = "gemma3", family: str | None = None, **sizes) -> Tiny:
+    from gemma_trainer.models.tiny import make_model, make_tokenizer, save_tiny
+
+    family = family or kind.removesuffix("-vision")
+    texts = [message["content"] for row in question_rows(64) for message in row["messages"]]
+    tokenizer = make_tokenizer(texts, family)
+    save_tiny(make_model(kind, tokenizer, **sizes), tokenizer, folder)
+    return Tiny(folder, Renderer(get_family(family)), RowTokenizer.from_dir(folder))
+
+
+def make_plan(model: Path, **changes) -> Plan:
+    values = {
+        "method": "sft",
+        "model": str(model),
+        "family": "gemma3",
+        "backend": "trl",
+        "mode": "full",
+        "device": "cpu",
+        "dtype": "float32",
+        "why": {},
+        "lora": {"rank": 8, "alpha": 16, "dropout": 0.0},
+        "learning_rate": 3e-3,
+        "epochs": 1.0,
+        "effective_batch_size": 8,
+        "micro_batch_size": 8,
+        "accumulation_steps": 1,
+        "steps": 4,
+        "warmup_steps": 0,
+        "save_steps": 100,
+        "gradient_checkpointing": False,
+        "autocast": False,
+        "max_length": 512,
+        "overlong": "drop",
+        "loss_on": "assistant",
+        "seed": 0,
+        "template_hash": None,
+        "template_origin": "packaged",
+        "data": {},
+        "hardware": {"gpus": []},
+        "launch": "",
+    }
+    return Plan(**{**values, **changes})
+
+
+class Losses:
+    """A trainer callback that keeps the logged losses; loss of step n is `values[n - 1]`."""
+
+    def __new__(cls):
+        from transformers import TrainerCallback
+
+        class Recorder(TrainerCallback):
+            def __init__(self):
+                self.values: list[float] = []
+
+            def on_log(self, args, state, control, logs=None, **kwargs):
+                if "loss" in logs:
+                    self.values.append(logs["loss"])
+
+        return Recorder()
+
+
+def build(tiny: Tiny, plan: Plan, folder: Path, rows: list[Encoded], held_out: list[Encoded] | None = None, model=None):
+    """(trainer, losses) over a freshly loaded model, as sft_train.py makes it."""
+    from gemma_trainer.models.load import load_model, load_tokenizer_files
+    from gemma_trainer.train.engine_trl import build_trainer
+
+    model = model or load_model(plan.model, dtype=plan.dtype, device="cpu", quantize=plan.mode == "qlora")
+    losses = Losses()
+    files = load_tokenizer_files(plan.model, None)
+    return build_trainer(model, files, plan, rows, held_out or [], folder, "none", [losses]), losses
