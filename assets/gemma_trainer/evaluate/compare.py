@@ -34,7 +34,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Subject:
-    """The models to measure: `tuned` is a model, or the base with an adapter on it."""
+    """The models to measure: `tuned`, which is the base itself when an adapter goes on it."""
 
     base: str | None
     tuned: str
@@ -52,9 +52,8 @@ def run_evaluation(args: Namespace) -> Outcome:
     subject = find_subject(args)
     held_out = load_held_out(args.data, subject.adapter or subject.tuned, args.family, args.max_length, args.max_rows)
     metrics = choose_metrics(args.metric, held_out.rows)
-    measure = _Measure(args, held_out, metrics)
     log(f"measuring {', '.join(metrics)} on {len(held_out.rows)} rows")
-    base, tuned, lines = _measure(subject, args.compare_base, measure)
+    base, tuned, lines = _measure_both(subject, args, held_out, metrics)
     result = {"rows": len(held_out.rows), "metrics": list(metrics), "model": subject.tuned, "adapter": subject.adapter}
     result |= {"base": base, "tuned": tuned}
     if output:
@@ -80,7 +79,7 @@ def find_subject(args: Namespace) -> Subject:
     base = None
     if args.compare_base:
         try:
-            base = json.loads((Path(tuned) / "run.json").read_text("utf-8"))["plan"]["model"]
+            base = resolve_model(json.loads((Path(tuned) / "run.json").read_text("utf-8"))["plan"]["model"])
         except (OSError, ValueError, KeyError):
             raise Failure(
                 USAGE,
@@ -128,28 +127,19 @@ def choose_metrics(wish: Sequence[str] | None, rows: Sequence[dict]) -> tuple[st
     return tuple(wish) if wish else tuple(m for m in METRICS if m != "sql" or with_schema)
 
 
-class _Measure:
-    """Measures one loaded model: summary and one line a row."""
+def _load(reference: str, args: Namespace):
+    from gemma_trainer.models.load import load_model, quiet_libraries
 
-    def __init__(self, args: Namespace, held_out: HeldOut, metrics: Sequence[str]):
-        self.args, self.held_out, self.metrics = args, held_out, metrics
-
-    def load(self, reference: str):
-        from gemma_trainer.models.load import load_model, quiet_libraries
-
-        quiet_libraries()
-        hardware = detect()
-        dtype, _ = choose_dtype(self.args.dtype, "lora", hardware)
-        return load_model(
-            reference,
-            dtype=dtype,
-            device=hardware.kind,
-            quantize=self.args.quantize,
-            trust_remote_code=self.args.trust_remote_code,
-        )
-
-    def __call__(self, model) -> tuple[dict, list[dict]]:
-        return measure_model(model, self.held_out, self.metrics, self.args.max_new_tokens, self.args.batch_size)
+    quiet_libraries()
+    hardware = detect()
+    dtype, _ = choose_dtype(args.dtype, "lora", hardware)
+    return load_model(
+        reference,
+        dtype=dtype,
+        device=hardware.kind,
+        quantize=args.quantize,
+        trust_remote_code=args.trust_remote_code,
+    )
 
 
 def measure_model(model, held_out: HeldOut, metrics: Sequence[str], max_new_tokens: int | None, batch_size: int):
@@ -170,19 +160,24 @@ def measure_model(model, held_out: HeldOut, metrics: Sequence[str], max_new_toke
     return summary, lines
 
 
-def _measure(subject: Subject, compare_base: bool, measure: _Measure) -> tuple[dict | None, dict, list[dict]]:
+def _measure_both(
+    subject: Subject, args: Namespace, held_out: HeldOut, metrics: Sequence[str]
+) -> tuple[dict | None, dict, list[dict]]:
+    """(base, tuned, lines of the tuned one). An adapter shares the weights of its base, so those are loaded once."""
     from gemma_trainer.models.load import load_adapter
 
-    base = None
+    def measure(model):
+        return measure_model(model, held_out, metrics, args.max_new_tokens, args.batch_size)
+
+    base, model = None, None
+    if args.compare_base:
+        model = _load(subject.base, args)
+        base, _ = measure(model)
     if subject.adapter:
-        model = measure.load(subject.tuned)
-        if compare_base:
-            base, _ = measure(model)
-        model = load_adapter(model, subject.adapter)
+        model = load_adapter(model or _load(subject.base, args), subject.adapter)
     else:
-        if subject.base:
-            base, _ = measure(measure.load(subject.base))
-        model = measure.load(subject.tuned)
+        del model  # not both in memory
+        model = _load(subject.tuned, args)
     return base, *measure(model)
 
 

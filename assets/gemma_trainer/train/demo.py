@@ -35,7 +35,7 @@ MODEL = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 VOCABULARY = 2000
-SETTINGS = {"mode": "full", "learning_rate": 4e-3, "effective_batch_size": 16, "micro_batch_size": 16, "epochs": 3.5}
+SETTINGS = {"mode": "full", "learning_rate": 4e-3, "effective_batch_size": 16, "micro_batch_size": 16, "epochs": 2.5}
 
 
 def run_demo(args: Namespace, argv: list[str]) -> Outcome:

@@ -53,6 +53,8 @@ def prepare(args: Namespace, method: str, launch: str) -> Prepared:
         warnings.append(
             Problem("mode-unverified", "QLoRA on an Apple GPU has not been run here", fix="Pass --mode lora.")
         )
+    if mode != "full" and (described.config.get("text_config") or described.config).get("num_experts"):
+        warnings.append(Problem("experts-untrained", "the experts of this model get no adapters, its other layers do"))
     if len(hardware.gpus) > 1:
         warnings.append(Problem("gpus-unused", f"1 of {len(hardware.gpus)} GPUs is used"))
 

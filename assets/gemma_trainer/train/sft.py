@@ -159,7 +159,8 @@ def next_commands(run: RunDirectory, plan) -> list[str]:
     if not held_out.exists():
         return []
     tuned = ("--model", run.path) if plan.mode == "full" else ("--adapter", run.path)
-    return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--compare-base")]
+    as_trained = ["--quantize"] if plan.mode == "qlora" else []
+    return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--compare-base", *as_trained)]
 
 
 def _summary(run: RunDirectory, metrics: dict) -> str:
