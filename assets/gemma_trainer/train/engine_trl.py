@@ -52,8 +52,6 @@ def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: boo
         learning_rate=plan.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=plan.warmup_steps,
-        adam_beta2=0.99,  # a memory of 1,000 steps (0.999) is longer than most fine-tuning runs
-        train_sampling_strategy="group_by_length",
         seed=plan.seed,
         data_seed=plan.seed,
         # TRL asks for bfloat16 everywhere; a CPU refuses it unless it is told that it is one.
