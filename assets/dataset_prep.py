@@ -40,7 +40,13 @@ ACTIONS = {
     "convert": ("write canonical rows", "sharegpt.json --out train.jsonl --rejects rejects.jsonl"),
     "inspect": ("show rendered rows with their loss mask", "train.jsonl --rows 3 --family gemma4"),
 }
-CONVERTED = {"byte-order-mark", "not-json-lines", "inline-thought", "think-tags"}  # gone after convert
+CONVERTED = {
+    "byte-order-mark",
+    "lone-carriage-returns",
+    "not-json-lines",
+    "inline-thought",
+    "think-tags",
+}  # gone after convert
 TRAINERS = {"sft": "sft_train.py", "dpo": "dpo_train.py", "rm": "rm_train.py"}
 
 

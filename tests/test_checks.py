@@ -119,9 +119,39 @@ def broken_pair(**changes: object) -> dict:
         ("gemma4", chat(*ROUND[:2], result(), ROUND[3], tools=TOOLS), {"tool-linked"}),
         ("gemma4", chat(*ROUND[:2], result(name="other"), ROUND[3], tools=TOOLS), {"tool-id-unknown"}),
         ("gemma4", chat(user("a"), assistant("", tool_calls=[call(id="x"), call(id="y")]), result(), assistant("b"), tools=TOOLS),
-         {"tool-result-unnamed"}),
+         {"tool-result-unnamed", "tool-result-missing"}),
         ("gemma4", chat(user("a"), assistant("", tool_calls=[call(), call()]), result(tool_call_id="c1"), assistant("b"), tools=TOOLS),
-         {"tool-id-repeated"}),
+         {"tool-id-repeated", "tool-result-missing"}),
+        ("gemma4", chat(*ROUND[:3], ROUND[2], ROUND[3], tools=TOOLS), {"tool-result-repeated"}),
+        ("gemma4", chat(user("a"), assistant("", tool_calls=[call(id="x"), call(id="y")]), result(tool_call_id="x"), assistant("b"), tools=TOOLS),
+         {"tool-result-missing"}),
+        ("gemma4", chat(user("a"), assistant("", tool_calls=[call(id="x"), call(id="y")]),
+                        result(tool_call_id="x"), result(tool_call_id="x"), assistant("b"), tools=TOOLS), {"tool-result-repeated"}),
+        ("gemma4", chat(user("a"), assistant("", tool_calls=[call(id="x"), call(id="y")]),
+                        result(tool_call_id="y"), result(tool_call_id="x"), assistant("b"), tools=TOOLS), set()),
+        # answers that say nothing of their own
+        ("gemma4", chat(user("a"), assistant("<|channel>thought\nb\n<channel|>")), {"answer-empty", "inline-thought"}),
+        ("gemma4", chat(user("a"), assistant("<think>b</think> ")), {"answer-empty", "think-tags"}),
+        ("gemma3", chat(user("a"), assistant("<think>b</think>")), {"answer-empty", "think-tags"}),
+        ("gemma4", chat(user("a"), assistant("b\n</think>\n\nc")), {"think-tags"}),
+        ("gemma4", chat(user("a"), assistant("<thinking>b</thinking>c")), {"think-tags"}),
+        ("gemma4", chat(user("a"), assistant("<thinking>b")), {"thought-unclosed"}),
+        ("gemma4", chat(user("What closes <think>?"), assistant("The tag </think> does.")), set()),
+        ("gemma4", chat(user("a"), assistant([IMAGE])), {"answer-empty"}),
+        ("gemma4", chat(user("a"), assistant([IMAGE, TEXT])), {"media-in-answer"}),
+        # ends of turns of other models
+        ("gemma4", chat(user("a"), assistant("b<|im_end|>\n")), {"terminator-in-answer"}),
+        ("gemma4", chat(user("a"), assistant("b<|eot_id|>")), {"terminator-in-answer"}),
+        ("gemma4", chat(user("a"), assistant("b<end_of_turn>")), {"terminator-in-answer"}),
+        ("gemma3", chat(user("a"), assistant("b<turn|>")), {"terminator-in-answer"}),
+        ("gemma4", chat(user("a"), assistant("b</s>")), {"terminator-in-answer"}),
+        ("gemma4", chat(user("a"), assistant("<s>old</s>")), set()),
+        ("gemma4", chat(user("a"), assistant("ChatML writes <|im_end|> there.")), set()),
+        ("gemma4", chat(user("a"), assistant("<|channel|>analysis<|message|>b<|end|>")), {"terminator-in-answer", "foreign-markup"}),
+        # parts for families that print them
+        ("gemma2", chat(user([TEXT]), assistant([TEXT])), {"parts-joined"}),
+        ("gemma2", chat(user([IMAGE, TEXT]), assistant("b")), {"modality-unsupported"}),
+        ("gemma3", chat(user([TEXT]), assistant([TEXT])), set()),
         ("gemma4", chat(user("a"), assistant("Let me look.", tool_calls=[call()]), *ROUND[2:], tools=TOOLS), {"text-beside-call"}),
         ("gemma4", chat(*ROUND[:2], result({"metres": 3.2}, tool_call_id="c1"), ROUND[3], tools=TOOLS), {"tool-result-encoded"}),
         ("functiongemma", chat(*ROUND[:2], result({"metres": 3.2}, name="get_tide"), ROUND[3], tools=TOOLS), set()),
@@ -182,11 +212,18 @@ def test_fault_of_a_row(family, row, expected):
         (broken_pair(rejected=""), {"answer-empty"}),
         (broken_pair(margin=1.5), set()),
         (broken_pair(margin="high"), {"margin-invalid"}),
-        (broken_pair(margin="1.5"), {"margin-invalid"}),
+        (broken_pair(margin="1.5"), {"number-as-text"}),
+        (broken_pair(margin="inf"), {"margin-invalid"}),
         (broken_pair(margin=True), {"margin-invalid"}),
         (broken_pair(margin=10**400), set()),
         (broken_pair(margin=-1), {"margin-negative"}),
         (broken_pair(score_chosen=1, score_rejected=2), {"scores-inverted"}),
+        (broken_pair(chosen_rating=1, rejected_rating=2), {"scores-inverted"}),
+        (broken_pair(chosen_score="1", rejected_score="2"), {"scores-inverted", "number-as-text"}),
+        (
+            broken_pair(chosen=[assistant("c")], rejected=[assistant([{"type": "text", "text": "c"}])]),
+            {"pair-identical"},
+        ),
         (broken_pair(prompt=[user("a"), assistant("b")]), {"prompt-last-role"}),
         (broken_pair(prompt=[SYSTEM]), {"prompt-last-role"}),
         (broken_pair(chosen=[assistant("b"), user("c"), assistant("d")]), {"answer-role"}),
@@ -219,7 +256,26 @@ def test_paths_point_into_the_row():
         ({}, set()),
         ({"response": " "}, {"response-empty"}),
         ({"finish_reason": "length"}, {"response-cut"}),
+        ({"finish_reason": "MAX_TOKENS"}, {"response-cut"}),
+        ({"finish_reason": "content_filter"}, {"response-blocked"}),
+        ({"finish_reason": "eos_token"}, set()),
+        ({"response": "name a  bread."}, {"response-echo"}),
         ({"response": "To " * 80}, {"response-loop"}),
+        ({"response": "I must respectfully decline to answer this question."}, {"response-refusal"}),
+        ({"response": "I apologize, but I don’t feel comfortable answering that."}, {"response-refusal"}),
+        ({"response": "I’m not able to help with that request. Is there anything else?"}, {"response-refusal"}),
+        (
+            {
+                "response": "I'm sorry, but I can't assist with that request. "
+                + "Ask me of bread, seeds, knots and tides, of boats and their sails, of wheels and spokes, of the moon, of "
+                "chess and its openings, or of what to cook tonight; the harbour has a library as well, where people who "
+                "know far more than I do will gladly look into older books for you, on every day but Sunday."
+            },
+            {"response-refusal"},
+        ),
+        ({"response": "I can't come on Sunday, but I can help on Monday."}, set()),
+        ({"response": '"I can\'t help falling in love" is a song by Elvis.'}, set()),
+        ({"response": "I cannot recommend swimming here: the current is strong."}, set()),
         ({"response": "I'm sorry, but I can't help with that."}, {"response-refusal"}),
         ({"response": "As an AI language model, I am unable to provide this."}, {"response-refusal"}),
         ({"response": "I'm sorry that your flour arrived late. We sent a new bag."}, set()),
@@ -248,6 +304,41 @@ def test_fault_of_a_teacher_row(changes, expected):
 )
 def test_loops(text, loop):
     assert is_loop(text) is loop
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "expected"),
+    [
+        ("gemma3", "<bos>The sea is calm.", {"text-bos", "text-plain"}),
+        ("gemma3", "<start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\n", {"answer-empty", "text-rendered"}),
+        ("gemma3", "<start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n", {"text-rendered"}),
+    ],
+)
+def test_fault_of_a_text(family, text, expected):
+    assert judge({"text": text}, family)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("letter", "count", "over"), [("海", 160, True), ("海", 140, False), ("a", 399, False), ("a", 410, True)]
+)
+def test_length_is_guessed_by_script(tmp_path, letter, count, over):
+    stream, report = load_rows(
+        _write(tmp_path, chat(user(letter * count), assistant("b"))), "sft", "gemma4", max_length=100
+    )
+    list(stream)
+    assert ("over-length" in report.warnings_by_code) is over
+
+
+def test_image_with_a_damaged_header(tmp_path):
+    picture = (CASES / "media" / "dot.png").read_bytes()
+    for name, data, broken in (
+        ("a.png", picture, False),
+        ("b.png", picture[:30], True),
+        ("c.png", picture[:16] + bytes(8) + picture[24:], True),
+    ):
+        (tmp_path / name).write_bytes(data)
+        row = chat(user([{"type": "image", "path": name}, TEXT]), assistant("b"))
+        assert (told(tmp_path, "sft", row) == [("media-broken", 1)]) is broken
 
 
 def _write(tmp_path, *rows):
@@ -296,6 +387,22 @@ def test_split_keeps_prompts_together_and_is_stable(tmp_path):
     assert split_by_prompt(loaded[:500], 0.2, seed=3)[1] == [row for row in held_out if row.row <= 500]
     assert split_by_prompt(loaded, 0.2, seed=4)[1] != held_out
     assert split_by_prompt(loaded, 0.0)[1] == []
+
+
+def test_rows_that_share_a_line_are_compared(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([GOOD, GOOD]))
+    stream, report = load_rows(file, "sft", "gemma4")
+    list(stream)
+    assert report.warnings_by_code == {"duplicate-row": 1}
+
+
+def test_unknown_columns_of_a_table_are_a_fault_of_its_header(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("question,reply\na,b\nc,d\n")
+    stream, report = load_rows(file, "sft", "gemma4")
+    assert list(stream) == [] and (report.rows, report.valid) == (2, 0)
+    assert [(p.code, p.line) for p in report.errors] == [("unknown-columns", 1)]
 
 
 def test_report_keeps_the_first_of_each_code():

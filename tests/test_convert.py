@@ -64,6 +64,31 @@ def test_damage_of_a_file_fails_even_with_rejects(write, tmp_path):
     assert convert(file, "--rejects", tmp_path / "bad.jsonl")[0] == 3
 
 
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (json.dumps(GOOD).encode("utf-16"), "encoding-unsupported"),
+        (json.dumps(GOOD).encode() + b" " + json.dumps(GOOD).encode(), "json-extra-data"),
+        (json.dumps(GOOD).encode() + b"\r" + json.dumps(GOOD).encode(), "lone-carriage-returns"),
+        (b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), "byte-order-mark"),
+    ],
+)
+def test_a_file_that_reads_on_is_mended(write, data, code):
+    file = write(data)
+    status, document, rows, rejects = convert(file)
+    assert (status, document["result"]["repaired"], rejects) == (0, {code: 1}, [])
+    assert rows == [GOOD] * (1 + data.count(b"Rye", 100))
+    _, before = prep("validate", file)
+    assert code in codes(before)
+    assert "convert" in before["next"][0]
+
+
+def test_a_reply_of_which_nothing_is_whole_is_no_data(tmp_path):
+    file = tmp_path / "reply.txt"
+    file.write_text('[{"messages": [{"role": "user", "content": "Na')
+    assert prep("validate", file, "--from", "teacher-reply")[0] == 3
+
+
 def test_existing_files_and_inputs_are_safe(write):
     file = write(GOOD)
     assert prep("convert", file, "--out", file)[0] == 2

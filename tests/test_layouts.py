@@ -139,6 +139,18 @@ def test_preferences(row, repairs):
     assert (made, layout, done) == (PAIR, "preference", repairs)
 
 
+def test_conversation_with_two_answers():
+    row = {"conversations": [user("a")], "chosen": assistant("b"), "rejected": assistant("c")}
+    assert canonical(row, "dpo") == (PAIR, "preference", ["layout-converted"])
+
+
+def test_numbers_that_are_text():
+    row, _, repairs = canonical({**PAIR, "margin": "1.5", "score_chosen": " ", "rejected_rating": "2"}, "rm")
+    assert row == {**PAIR, "margin": 1.5, "rejected_rating": 2.0} and repairs == ["number-as-text"] * 2
+    assert canonical({**PAIR, "margin": "high"}, "rm")[0]["margin"] == "high"
+    assert canonical({**PAIR, "margin": "nan"}, "rm")[0]["margin"] == "nan"
+
+
 def test_implicit_prompt_is_counted_in_messages():
     opening = [user("a"), assistant("b"), user("c")]
     row, _, _ = canonical(
@@ -150,12 +162,44 @@ def test_implicit_prompt_is_counted_in_messages():
 def test_prompts():
     assert canonical({"prompt": "a", "id": 1}, "prompts")[0] == {"id": 1, "prompt": [user("a")]}
     assert canonical(chat(user("a")), "prompts")[0] == {"prompt": [user("a")]}
+    assert canonical({"instruction": "a", "output": "x"}, "prompts")[0] == {"prompt": [user("a")]}
+    assert canonical("a", "prompts") == ({"prompt": [user("a")]}, "prompt", ["layout-converted"])
+
+
+@pytest.mark.parametrize("row", [GOOD, GOOD["messages"]])
+def test_rows_that_are_json_text(row):
+    made, _, repairs = canonical(json.dumps(row))
+    assert made == GOOD and "text-decoded" in repairs
+
+
+def test_second_conversation_is_told_only_where_it_differs():
+    turns = [{"from": "human", "value": "Name a bread."}, {"from": "gpt", "value": "Rye."}]
+    assert canonical({**GOOD, "conversations": turns})[0] == GOOD
+    assert "column-ignored" not in canonical({**GOOD, "conversations": turns})[2]
+    assert "column-ignored" in canonical({**GOOD, "conversations": turns[:1]})[2]
+    assert "column-ignored" in canonical({**GOOD, "conversations": "x"})[2]
+
+
+def test_keys_that_say_the_same_twice():
+    both = {"role": "user", "from": "human", "content": "a", "value": "a"}
+    assert canonical(chat(both, assistant("b")))[0] == chat(user("a"), assistant("b"))
+    assert canonical(chat({**both, "from": "Ann"}, assistant("b")))[0]["messages"][0]["from"] == "Ann"
+
+
+def test_tools_that_are_json_text_one_by_one():
+    row, _, repairs = canonical({**GOOD, "tools": [json.dumps(tool) for tool in TOOLS]})
+    assert row["tools"] == TOOLS and set(repairs) == {"text-decoded"}
 
 
 @pytest.mark.parametrize(
     ("row", "task", "code"),
     [
         (3, "sft", "row-not-object"),
+        ("hello", "sft", "row-not-object"),
+        ("[{'role': 'user'}]", "sft", "row-not-object"),
+        (chat({"role": "user", "from": "gpt", "content": "a"}, assistant("b")), "sft", "message-ambiguous"),
+        (chat(user("a"), {"role": "assistant", "content": "b", "value": "c"}), "sft", "message-ambiguous"),
+        ({**GOOD, "tools": ["{"]}, "sft", "tools-invalid"),
         (None, "sft", "row-not-object"),
         ({}, "sft", "unknown-columns"),
         ({"question": "a", "answer": "b"}, "sft", "unknown-columns"),

@@ -12,6 +12,7 @@ SCHEMA = """
 CREATE TABLE users(id INTEGER, name TEXT, age INTEGER, pay REAL);
 INSERT INTO users VALUES (1, 'Ann', 30, 1.5), (2, 'Ben', 40, 2.5), (3, 'Eva', 30, NULL);
 """
+ENDLESS = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) "
 
 
 def test_exact_match_ignores_space_around_but_not_inside():
@@ -69,9 +70,11 @@ def test_different_results_do_not_match(prediction, target):
 
 @pytest.mark.parametrize(
     "prediction",
-    ["", "   ", "-- nothing", "Sure! Here it is", "SELECT", "SELECT nope FROM users", "SELECT \x00", "SELECT '\ud800'",
-     "SELECT * FROM " + "(" * 5000, "SELECT CAST(x'ff' AS TEXT)"],
-)  # fmt: skip
+    [
+        *("", "   ", "-- nothing", "Sure! Here it is", "SELECT", "SELECT nope FROM users"),
+        *("SELECT \x00", "SELECT '\ud800'", "SELECT * FROM " + "(" * 5000, "SELECT CAST(x'ff' AS TEXT)"),
+    ],
+)
 def test_a_prediction_that_is_no_query_is_a_miss(prediction):
     assert sql_match(prediction, "SELECT name FROM users", SCHEMA) is False
 
@@ -86,10 +89,15 @@ def test_empty_equals_empty_is_refused(empty):
 
 @pytest.mark.parametrize(
     ("target", "schema"),
-    [("SELECT nope FROM users", SCHEMA), ("SELECT 1", "CREATE TABLE ("), ("SELECT 1", "ATTACH ':memory:' AS b"),
-     ("DELETE FROM users", SCHEMA), ("SELECT 1", "PRAGMA journal_mode=wal"),
-     ("SELECT 1", "CREATE TABLE t(x); INSERT INTO t WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT 1 FROM c) SELECT i FROM c")],
-)  # fmt: skip
+    [
+        ("SELECT nope FROM users", SCHEMA),
+        ("DELETE FROM users", SCHEMA),
+        ("SELECT 1", "CREATE TABLE ("),
+        ("SELECT 1", "ATTACH ':memory:' AS b"),
+        ("SELECT 1", "PRAGMA journal_mode=wal"),
+        ("SELECT 1", f"CREATE TABLE t(x); INSERT INTO t {ENDLESS} SELECT i FROM c"),
+    ],
+)
 def test_a_row_that_fails_itself_is_told_apart(target, schema):
     assert sql_match("SELECT 1", target, schema) == "gold-broken"
 
@@ -120,7 +128,9 @@ def test_queries_only_read(prediction):
     assert sql_match("SELECT 1", prediction, SCHEMA) == "gold-broken"
 
 
-@pytest.mark.parametrize("statement", ["ATTACH DATABASE '{}' AS x", "VACUUM INTO '{}'", "VACUUM main INTO '{}'"])
+@pytest.mark.parametrize(
+    "statement", ["ATTACH DATABASE '{}' AS x", "VACUUM INTO '{}'", "VACUUM main INTO '{}'"]
+)
 def test_no_file_is_touched(tmp_path, statement):
     attack = statement.format(tmp_path / "out.db")
     assert sql_match(attack, "SELECT name FROM users", SCHEMA) is False
@@ -128,7 +138,6 @@ def test_no_file_is_touched(tmp_path, statement):
     assert list(tmp_path.iterdir()) == []
 
 
-ENDLESS = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) "
 COSTLY = [
     ENDLESS + "SELECT COUNT(*) FROM c",
     ENDLESS + "SELECT i FROM c",

@@ -56,8 +56,10 @@ def values(items) -> list:
         (b'{"a": "cut\\u12', "json-cut"),
         (b'{"a": tru', "json-cut"),
         (b'{"a": {"b": 1}', "json-cut"),
-        (b'{"a": 1}{"a": 2}', "json-extra-data"),
         (b'{"a": 1} x', "json-extra-data"),
+        (b'{"a": 1}{"a": 2}{"a"', "json-extra-data"),
+        (b'{"a": 1}{"b": 2, "b": 2}', "json-extra-data"),
+        (b'{"a": 1} 2', "json-extra-data"),
         (b'{"a": NaN}', "json-not-a-number"),
         (b'{"a": -Infinity}', "json-not-a-number"),
         (b'{"a": "NaN", "b": NaN}', "json-not-a-number"),
@@ -115,9 +117,41 @@ def test_byte_order_marks_are_stripped_and_told(tmp_path):
     assert values(items) == [{"a": 1}, {"a": 2}]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-def test_other_encodings_are_named(tmp_path, encoding):
-    assert faults(read(tmp_path, ROW.encode(encoding)))[0][0] in ("encoding-unsupported",)
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("line", ['{"n": 2}{"n": 3}', '{"n": 2} , {"n": 3}', '{"n": 2},{"n": 3},\r'])
+def test_rows_that_share_a_line_are_told_and_read(tmp_path, line):
+    items = read(tmp_path, f'{{"n": 1}}\n{line}\n{{"n": 4}}\n')
+    assert faults(items) == [("json-extra-data", 2)]
+    rows = [item for item in items if isinstance(item, RawRow)]
+    assert [(item.value["n"], item.line, item.row) for item in rows] == [(1, 1, 1), (2, 2, 2), (3, 2, 3), (4, 3, 4)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", [ROW + "\n" + ROW, f"[\n{ROW},\n{ROW}]", "messages\n" + ROW + "\n" + ROW])
+def test_wide_encodings_are_told_and_read(tmp_path, encoding, text):
+    text = text.replace("q", "Größe 🚀 q")
+    name = "a.csv" if text.startswith("m") else "a.json"
+    items = read(tmp_path, text.encode(encoding), name, delimiter="|")
+    assert faults(items) == [("encoding-unsupported", 1)]
+    assert values(items) == values(read(tmp_path, text, name, delimiter="|")) and len(values(items)) == 2
+
+
+def test_half_a_wide_character_costs_its_row_only(tmp_path):
+    broken = ROW.replace("q", "\ud83d").encode("utf-16-le", "surrogatepass")
+    data = b"\n\0".join([ROW.encode("utf-16-le"), broken, ROW.encode("utf-16-le")])
+    assert faults(read(tmp_path, data)) == [("encoding-unsupported", 1), ("invalid-utf8", 2)]
+    assert faults(read(tmp_path, data + b"\n")) == [
+        ("encoding-unsupported", 1),
+        ("invalid-utf8", 2),
+        ("invalid-utf8", 3),
+    ]
+
+
+def test_lone_carriage_returns_end_lines(tmp_path):
+    for name, text in (("a.jsonl", f"{ROW}\r{ROW}\r"), ("a.csv", "a,b\r1,2\r3,4\r")):
+        items = read(tmp_path, text, name)
+        assert faults(items) == [("lone-carriage-returns", 1)]
+        assert [item.line for item in items if isinstance(item, RawRow)] in ([1, 2], [2, 3])
 
 
 @pytest.mark.parametrize("data", [b"", b" \n\n\t\n"])
@@ -202,6 +236,33 @@ def test_gzip_is_told_by_content(tmp_path, name):
     assert len(values(read(tmp_path, gzip.compress((ROW + "\n").encode() * 3), name))) == 3
 
 
+def packed_zstd(data: bytes) -> bytes:
+    arrow = pytest.importorskip("pyarrow")
+    return arrow.compress(data, codec="zstd", asbytes=True)
+
+
+def test_zstd_is_told_by_content_and_may_hold_several_frames(tmp_path):
+    frame = packed_zstd(ROW.encode() + b"\n")
+    assert len(values(read(tmp_path, frame * 3, "a.jsonl"))) == 3
+    table = packed_zstd(b"a,b\n1,2\n")
+    assert values(read(tmp_path, table, "a.csv.zst")) == [{"a": "1", "b": "2"}]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.parquet.zst"])
+def test_damaged_zstd_is_told(tmp_path, name):
+    whole = packed_zstd("\n".join(json.dumps({"n": n, "m": n * n}) for n in range(5000)).encode())
+    for data in (whole[: len(whole) // 2], whole[:-1], whole[:20] + b"\xff" * 20 + whole[40:], whole[:4] + b"x" * 40):
+        assert faults(read(tmp_path, data, name))[-1] == ("packed-cut", None)
+
+
+def test_parquet_in_zstd(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    parquet.write_table(pyarrow.Table.from_pylist([{"a": 1}]), tmp_path / "a.parquet")
+    assert values(read(tmp_path, packed_zstd((tmp_path / "a.parquet").read_bytes()), "b.parquet.zst")) == [{"a": 1}]
+
+
 def test_cut_gzip_gives_what_is_there_and_says_so(tmp_path):
     data = gzip.compress("".join(json.dumps({"n": at, "x": hash(str(at))}) + "\n" for at in range(5000)).encode())
     items = read(tmp_path, data[: len(data) // 2], "a.jsonl.gz")
@@ -227,6 +288,7 @@ def test_csv_lines_are_physical_and_cells_are_whole(tmp_path):
         (b"a,b\n1,\xe9\n4,5\n", ("invalid-utf8", 2), 1),
         (b"a;b\n1;2\n", ("csv-separator", 1), 0),
         (b"a\tb\n1\t2\n", ("csv-separator", 1), 0),
+        (b"a|b\n1|2\n", ("csv-separator", 1), 0),
         (b"a,a\n1,2\n", ("csv-header", 1), 0),
         (b"a,,b\n1,2,3\n", ("csv-header", 1), 0),
     ],
@@ -239,6 +301,15 @@ def test_bad_csv(tmp_path, data, expected, count):
 def test_tsv_and_delimiter(tmp_path):
     assert values(read(tmp_path, "a\tb\n1,5\t2\n", "a.tsv")) == [{"a": "1,5", "b": "2"}]
     assert values(read(tmp_path, "a;b\n1,5;2\n", "a.csv", delimiter=";")) == [{"a": "1,5", "b": "2"}]
+
+
+def test_commas_in_a_file_that_says_tabs(tmp_path):
+    assert faults(read(tmp_path, "a,b\n1,2\n", "a.tsv")) == [("csv-separator", 1)]
+
+
+def test_index_column_of_pandas_has_a_name(tmp_path):
+    items = read(tmp_path, ",a\n0,x\n", "a.csv")
+    assert values(items) == [{"Unnamed: 0": "0", "a": "x"}] and items[0].header == 1
 
 
 def test_large_cell(tmp_path):

@@ -11,7 +11,10 @@ import pytest
 from gemma_trainer.families.catalogue import family_names, get_family
 from gemma_trainer.models.tiny import KINDS, make_model, make_tokenizer, save_tiny
 
-TEXTS = ["orders(id, unit_price, day)\nHow many orders are there?", "SELECT COUNT(*) FROM orders WHERE id > 12"] * 2
+TEXTS = [
+    "orders(id, unit_price, day)\nHow many orders are there?",
+    "SELECT COUNT(*) FROM orders WHERE id > 12",
+] * 2
 STRANGE = "  two  spaces\n\n\ttab ünïcode 日本 😀 a_b 1234 <unused1> '%x'\r\n"
 ASSETS = Path(__file__).parents[1] / "assets"
 
@@ -30,7 +33,9 @@ def test_every_control_token_of_the_family_is_one_special_token(name):
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<eos>", "<bos>", "<unk>"]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("name", "first"), [("gemma2", 2), ("gemma3", 2), ("functiongemma", 2), ("gemma4", None)])
+@pytest.mark.parametrize(
+    ("name", "first"), [("gemma2", 2), ("gemma3", 2), ("functiongemma", 2), ("gemma4", None)]
+)
 def test_bos_is_added_as_the_real_tokenizer_of_the_family_does(name, first):
     tokenizer = make_tokenizer(TEXTS, name)
     ids = tokenizer("orders").input_ids
@@ -128,6 +133,9 @@ def test_unknown_names_are_refused():
 
 
 def test_importing_costs_nothing_heavy():
-    code = "import sys, gemma_trainer.models.tiny; print({'torch', 'transformers', 'tokenizers'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ASSETS, capture_output=True, text=True, check=True)
+    heavy = "{'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
+    code = f"import sys, gemma_trainer.models.tiny; print({heavy})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ASSETS, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "set()"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from typing import NamedTuple
 
 from gemma_trainer.data.check_pairs import answer_text
 from gemma_trainer.data.notes import Notes
-from gemma_trainer.rows.content import text_of
+from gemma_trainer.rows.content import fold, text_of
 
 _SPLIT_COLUMNS = ("split", "subset", "fold", "partition")
-_BLANKS = re.compile(r"\s+")
 
 
 def prompt_text(row: dict) -> str:
@@ -18,10 +17,6 @@ def prompt_text(row: dict) -> str:
         return fold(row["text"])
     messages = row.get("prompt") or _until_answer(row["messages"])
     return fold("\n".join(f"{message['role']}: {_said(message)}" for message in messages))
-
-
-def fold(text: str) -> str:
-    return _BLANKS.sub(" ", text).strip().casefold()
 
 
 def _until_answer(messages: list[dict]) -> list[dict]:
@@ -34,19 +29,27 @@ def _said(message: dict) -> str:
     return content if isinstance(content, str) else f"{text_of(content)}{content or ''}"
 
 
+class Place(NamedTuple):
+    """Where a row stands; rows that share a line differ in `row`."""
+
+    file: str  # empty when there is one file only
+    line: int | None  # or the row where there are no lines
+    row: int
+
+
 class Across:
     """Remembers a 64-bit hash and a line of every row of a run."""
 
     def __init__(self, task: str):
         self.task = task
-        self.rows: dict[int, tuple[str, int | None]] = {}
-        self.prompts: dict[int, tuple[str, tuple[str, int | None]]] = {}
-        self.pairs: dict[int, tuple[str, int | None]] = {}
-        self.ids: dict[object, tuple[str, int | None]] = {}
-        self.margin: tuple[bool, tuple[str, int | None]] | None = None
+        self.rows: dict[int, Place] = {}
+        self.prompts: dict[int, tuple[str, Place]] = {}
+        self.pairs: dict[int, Place] = {}
+        self.ids: dict[object, Place] = {}
+        self.margin: tuple[bool, Place] | None = None
 
-    def check(self, row: dict, where: tuple[str, int | None], notes: Notes) -> None:
-        """`where` is (file, line or row number) of the row, named when a later row repeats it."""
+    def check(self, row: dict, where: Place, notes: Notes) -> None:
+        """`where` is named when a later row repeats this one."""
         split = next((row[name] for name in _SPLIT_COLUMNS if isinstance(row.get(name), str)), None)
         if self.task == "prompts" or split is not None:
             self._check_prompt(row, split, where, notes)
@@ -107,5 +110,5 @@ def _row_key(row: dict) -> int:
     return hash(tuple(parts))
 
 
-def _at(where: tuple[str, int | None]) -> str:
-    return f"{where[0]}:{where[1]}" if where[0] else f"line {where[1]}"
+def _at(where: Place) -> str:
+    return f"{where.file}:{where.line}" if where.file else f"line {where.line}"

@@ -71,7 +71,7 @@ def _message(message: object, at: int, where: str, notes: Notes, known: frozense
         raise Refused("messages-type", f"a message is {_kind(message)}, not an object", where)
     fields = {key: value for key, value in message.items() if value is not None or key == "content"}
     role = _role(fields, at, where, notes, known)
-    content = fields.pop("content") if "content" in fields else fields.pop("value", None)
+    content = _said(fields, where)
     if role == CALL:
         return _call_turn(content, where, notes)
     clean = {"role": role, "content": _content(content, role, f"{where}.content", notes)}
@@ -98,9 +98,24 @@ def _role(fields: dict, at: int, where: str, notes: Notes, known: frozenset[str]
     if role is None:
         shown = f"`{name[:30]}`" if isinstance(name, str) else _kind(name)
         raise Refused("role-unknown", f"{shown} is no role", f"{where}.{key}")
+    if key == "role" and isinstance(fields.get("from"), str):
+        other = canonical_role(fields["from"], first=at == 0)
+        if other not in (None, role):
+            raise Refused("message-ambiguous", "the role of a message is not that of its `from`", f"{where}.from")
+        if other:
+            del fields["from"]
     if name != role and role != CALL and name not in known:
         notes.repair("role-renamed", f"role `{name[:30]}` means {role}", f"{where}.{key}")
     return role
+
+
+def _said(fields: dict, where: str) -> object:
+    """The content; the keys that hold it are taken out of `fields`."""
+    value = fields.pop("value", None)
+    content = fields.pop("content", None)
+    if value is not None and content is not None and value != content:
+        raise Refused("message-ambiguous", "a message has a content and another value", f"{where}.value")
+    return value if content is None else content
 
 
 def _content(content: object, role: str, path: str, notes: Notes) -> object:

@@ -99,14 +99,22 @@ def _check_file(source: object, kind: str, folder: Path, notes: Notes, where: st
 def _file_fault(path: Path, kind: str) -> tuple[str, str] | None:
     try:
         with path.open("rb") as file:
-            head = file.read(16)
+            head = file.read(33)
     except (OSError, ValueError):
         return "media-missing", f"the {kind} file {path.name[:60]} does not exist or cannot be read"
     if not head:
         return "media-broken", f"the {kind} file {path.name[:60]} is empty"
     if not any(head.startswith(beginnings, at) for at, beginnings in _MAGIC[kind].items()):
         return "media-broken", f"the file {path.name[:60]} does not begin like any {kind} format"
+    if head.startswith(b"\x89PNG") and not _is_png(head):
+        return "media-broken", f"the header of the image file {path.name[:60]} is damaged or cut"
     return None
+
+
+def _is_png(head: bytes) -> bool:
+    """Whether the first 33 bytes hold a whole header with a size."""
+    whole = len(head) == 33 and head.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    return whole and any(head[16:20]) and any(head[20:24])
 
 
 def _written(messages: list[dict], placeholder: str) -> int:

@@ -9,6 +9,7 @@ from gemma_trainer.data.check_media import check_media
 from gemma_trainer.data.check_tools import check_tools
 from gemma_trainer.data.checks import Setting, check_conversation, check_renders
 from gemma_trainer.data.notes import Notes
+from gemma_trainer.data.numbers import scores_of
 from gemma_trainer.rows.content import text_of
 from gemma_trainer.rows.roles import ASSISTANT, TOOL, USER
 
@@ -64,11 +65,8 @@ def _check_margin(row: dict, notes: Notes) -> None:
             notes.fault("margin-invalid", "the margin is no finite number", "margin")
         elif margin < 0:
             notes.fault("margin-negative", "the margin is negative", "margin")
-    scores = [row.get(f"score_{side}", row.get(f"{side}_score")) for side in SIDES]
-    if (
-        all(isinstance(score, int | float) and not isinstance(score, bool) for score in scores)
-        and scores[0] < scores[1]
-    ):
+    scores = scores_of(row)
+    if scores and scores[0] < scores[1]:
         notes.fault("scores-inverted", "the chosen answer has the lower score", "chosen")
 
 
@@ -77,4 +75,5 @@ def _folded(text: str) -> str:
 
 
 def _media(messages: list[dict]) -> list:
-    return [m["content"] for m in messages if isinstance(m["content"], list)]
+    parts = [part for m in messages if isinstance(m["content"], list) for part in m["content"]]
+    return [part for part in parts if part.get("type") != "text"]

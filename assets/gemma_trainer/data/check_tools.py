@@ -86,10 +86,26 @@ def check_calls(
             notes.fault("tools-unsupported", f"{family.title} makes no tool calls", f"{where}.tool_calls")
             return
         _check_message(message, declared, family, notes, where)
-        if at + 1 < len(messages) and messages[at + 1]["role"] != TOOL:
-            notes.fault(
-                "tool-result-missing", "the conversation goes on without the result", f"{path}[{at + 1 - shift}]"
-            )
+        _check_answered(messages, at, notes, f"{path}[{at - shift}]")
+
+
+def _check_answered(messages: list[dict], at: int, notes: Notes, where: str) -> None:
+    """Whether each call of the message at `at` has one result before the conversation goes on."""
+    end = at + 1
+    while end < len(messages) and messages[end]["role"] == TOOL:
+        end += 1
+    calls, results = len(messages[at]["tool_calls"]), end - at - 1
+    ids = [message.get("tool_call_id") for message in messages[at + 1 : end]]
+    given = [name for name in ids if name is not None]
+    if results > calls or (len(set(given)) < len(given) and _have_own_ids(messages[at]["tool_calls"])):
+        notes.fault("tool-result-repeated", f"{results} results for {calls} calls", where)
+    elif results < calls and end < len(messages):
+        notes.fault("tool-result-missing", f"{results} results for {calls} calls", where)
+
+
+def _have_own_ids(calls: list[dict]) -> bool:
+    ids = [call["id"] for call in calls if call.get("id") is not None]
+    return len(ids) == len(set(ids)) == len(calls)
 
 
 def _check_message(message: dict, declared: dict, family: Family, notes: Notes, where: str) -> None:
@@ -122,8 +138,8 @@ def _check_arguments(arguments: dict, schema: dict, notes: Notes, path: str) -> 
         if expected is None:
             if schema and value is not None:
                 notes.fault("argument-undeclared", f"the argument {_short(key)} is not declared", f"{path}.arguments")
-        elif value is not None and not _fits(value, expected):
-            text = f"the argument {_short(key)} is not of its declared type"
+        elif value is not None and not (_fits(value, expected) and _is_allowed(value, expected)):
+            text = f"the argument {_short(key)} is not of its declared type or none of its values"
             notes.fault("argument-type", text, f"{path}.arguments.{_short(key)}")
 
 
@@ -174,6 +190,11 @@ def _fits(value: object, schema: object) -> bool:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return any(isinstance(value, types) for types in allowed)
+
+
+def _is_allowed(value: object, schema: object) -> bool:
+    allowed = schema.get("enum") if isinstance(schema, dict) else None
+    return not isinstance(allowed, list) or not allowed or value in allowed
 
 
 def _tokens(value: object, family: Family) -> list[str]:

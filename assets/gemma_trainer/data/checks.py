@@ -12,10 +12,14 @@ from gemma_trainer.data.marks_in_text import SPECIAL, foreign_format, foreign_to
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
-from gemma_trainer.rows.content import says_nothing, texts
+from gemma_trainer.rows.content import says_nothing, text_of, texts
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
 _BLANK_WORDS = frozenset({"nan", "NaN", "<NA>", "None"})
+_THINK_OPENS = re.compile(r"\s*<(think(?:ing)?)>")
+# Reasoning models' replies often begin inside the thought; an answer about the tag has it within a line.
+_THINK_CLOSES = re.compile(r"^\s*</think(?:ing)?>\s*$", re.MULTILINE)
+_THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,26 @@ def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> No
     content = message["content"]
     if "tool_calls" in message:
         return
-    if says_nothing(content):
+    if not (said := _visible(content)):
         if message.get("weight") != 0:
-            notes.fault("answer-empty", "an assistant message says nothing", f"{where}.content")
-    elif content in _BLANK_WORDS if content.__class__ is str else False:
-        notes.fault("blank-as-word", f"the answer is the word {content}", f"{where}.content")
+            what = "nothing but media" if not says_nothing(content) and not text_of(content) else "nothing"
+            notes.fault("answer-empty", f"an assistant message says {what}", f"{where}.content")
+    elif content.__class__ is list and not _is_text(content):
+        notes.fault("media-in-answer", "the model writes text only", f"{where}.content")
+    elif said in _BLANK_WORDS:
+        notes.fault("blank-as-word", f"the answer is the word {said}", f"{where}.content")
+
+
+def _visible(content: object) -> str:
+    """What an answer says beside its thinking."""
+    text = text_of(content).strip()
+    if text.endswith((">", "</think>")) and text.startswith("<"):
+        return _THOUGHTS.sub("", text).strip()
+    return text
+
+
+def _is_text(parts: list) -> bool:
+    return all(part.get("type") == "text" for part in parts)
 
 
 def _check_order(messages: list[dict], family: Family, notes: Notes, path: str) -> None:
@@ -146,11 +165,8 @@ def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -
     if "\0" in text:
         notes.fault("nul-character", "the text holds a NUL character", path)
     spoken = role == ASSISTANT
-    if spoken and text.lstrip().startswith("<think>"):
-        if "</think>" not in text:
-            notes.fault("thought-unclosed", "<think> never closes", path)
-        else:
-            notes.fault("think-tags", "the answer holds <think> tags", path)
+    if spoken and "think" in text:
+        _check_think_tags(text, notes, path)
     tokens = tokens_in(text)
     if tokens and spoken and family.thought:
         tokens = _check_channel(text, tokens, family, notes, path)
@@ -166,6 +182,14 @@ def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -
     other = foreign_format(text)
     if other:
         notes.fault("foreign-markup", f"turn marks of {other} stand in the text", path)
+
+
+def _check_think_tags(text: str, notes: Notes, path: str) -> None:
+    opening = _THINK_OPENS.match(text)
+    if opening and f"</{opening.group(1)}>" not in text:
+        notes.fault("thought-unclosed", f"<{opening.group(1)}> never closes", path)
+    elif opening or _THINK_CLOSES.search(text):
+        notes.fault("think-tags", "the answer holds <think> tags", path)
 
 
 def _check_channel(text: str, tokens: list[str], family: Family, notes: Notes, path: str) -> list[str]:
@@ -214,6 +238,8 @@ def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
         return
     if "\0" in text:
         notes.fault("nul-character", "the text holds a NUL character", "text")
+    if text.lstrip().startswith(family.bos):
+        notes.repair("text-bos", f"{family.bos} at the start was taken off", "text")
     tokens = set(tokens_in(text))
     foreign = sorted(token for token in tokens & foreign_tokens(family) if "turn" in token)
     if family.turn_start in tokens:
@@ -231,18 +257,19 @@ def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
 
 
 def _check_rendered(text: str, family: Family, notes: Notes) -> None:
-    if text.lstrip().startswith(family.bos):
-        notes.repair("text-bos", f"{family.bos} at the start was taken off", "text")
     opened, closed = text.rfind(family.turn_start), text.rfind(family.turn_end)
-    if opened > closed:
+    last = text[opened:].removeprefix(family.turn_start).removesuffix(family.turn_end)
+    if last.strip() in ("model", ""):
+        notes.fault("answer-empty", "the last turn of the model says nothing", "text")
+    elif opened > closed:
         notes.fault("text-terminator-missing", f"the last turn lacks {family.turn_end}", "text")
     notes.fault("text-rendered", "the text is rendered already: loss covers the prompts too", "text")
 
 
 def repair_text(row: dict, family: Family) -> dict:
-    """The row without a <bos> in front of rendered text."""
+    """The row without a <bos> in front of its text."""
     text = row["text"].lstrip()
-    if family.turn_start in text and text.startswith(family.bos):
+    if text.startswith(family.bos):
         while text.startswith(family.bos):
             text = text.removeprefix(family.bos)
         return {**row, "text": text}

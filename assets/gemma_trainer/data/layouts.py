@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from gemma_trainer.data.chat import canonical_messages, messages_of, with_system
 from gemma_trainer.data.notes import Notes, Refused
+from gemma_trainer.data.parse import parse_text
 from gemma_trainer.data.preferences import preference_row
 from gemma_trainer.data.read_json import is_message
 from gemma_trainer.data.tools import canonical_tools
@@ -43,12 +44,10 @@ def canonical_row(
     `layout` is a key of LAYOUTS or "auto"; `mapping` is {field: column}; `family` (a Family or None) tells whether a
     developer message needs renaming.
     """
-    if isinstance(value, list):
-        value, bare = {"messages": value}, True
-    elif isinstance(value, dict):
-        bare = False
-    else:
-        raise Refused("row-not-object", "the row is neither an object nor a list of messages")
+    value = _decoded(value, task, notes)
+    bare = isinstance(value, list)
+    if bare:
+        value = {"messages": value}
     fields = {key: item for key, item in _renamed(value, mapping or {}).items() if item is not None}
     name = LAYOUT_NAMES.get(layout, layout)
     if name == "auto":
@@ -71,6 +70,21 @@ def canonical_row(
     elif name in ("sharegpt", "alpaca"):
         notes.repair("layout-converted", f"the {name} layout became messages")
     return Canonical(row, name)
+
+
+def _decoded(value: object, task: str, notes: Notes) -> dict | list:
+    """The row itself, or what a row that is nothing but text stands for: a row in JSON, or a prompt."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        row, fault = parse_text(value)
+        if fault is None:
+            notes.repair("text-decoded", "the row was stored as JSON text")
+            return row
+    elif isinstance(value, str) and task == "prompts":
+        notes.repair("layout-converted", "plain text became a prompt")
+        return {"prompt": value}
+    if isinstance(value, dict | list):
+        return value
+    raise Refused("row-not-object", "the row is neither an object nor a list of messages")
 
 
 def detect_task(value: object) -> str:
@@ -99,7 +113,7 @@ def detect_layout(fields: Mapping[str, object], task: str) -> str:
         raise _unknown(fields)
     found = _sft_layout(fields)
     if task == "prompts":
-        return "prompt" if found in ("prompt-completion", "alpaca") else found or _raise(_unknown(fields))
+        return "prompt" if found == "prompt-completion" else found or _raise(_unknown(fields))
     if found in (None, "prompt") and preference:
         raise Refused("wrong-task", "the row has chosen and rejected: pass --task dpo or --task rm")
     if found == "prompt":
@@ -145,6 +159,12 @@ class _Context(NamedTuple):
     def messages(self, value: object, path: str) -> list[dict]:
         return canonical_messages(messages_of(value, path, self.notes), path, self.notes, self.known_roles)
 
+    def says_same(self, value: object, messages: list[dict]) -> bool:
+        try:
+            return self._replace(notes=Notes()).messages(value, "messages") == messages
+        except Refused:
+            return False
+
 
 def _messages(fields: dict, context: _Context) -> dict:
     return _conversation(fields, _MESSAGES, context)
@@ -163,6 +183,9 @@ def _conversation(fields: dict, names: tuple[str, ...], context: _Context) -> di
         if rest.pop(rival, None) is not None:
             context.notes.repair("column-ignored", f"`{key}` wins, the column `{rival}` is left out", rival)
     messages = context.messages(fields[key], "messages")
+    for other in (*_MESSAGES, *_CONVERSATIONS):
+        if other in fields and other != key and not context.says_same(fields[other], messages):
+            context.notes.repair("column-ignored", f"`{key}` wins, the column `{other}` is left out", other)
     if isinstance(rest.get("system"), str):
         system = rest.pop("system")
         longer = with_system(messages, system)

@@ -18,8 +18,22 @@ FOREIGN = (
     ("ChatML", re.compile(r"<\|im_start\|>\s*(?:system|user|assistant|tool)\b")),
     ("Llama 3", re.compile(r"<\|start_header_id\|>\s*\w+\s*<\|end_header_id\|>|<\|begin_of_text\|>")),
     ("Llama 2 or Mistral", re.compile(r"\[INST\][^\[]{1,2000}\[/INST\]")),
+    ("gpt-oss", re.compile(r"<\|channel\|>\s*\w+\s*<\|message\|>")),
     ("Phi or Zephyr", re.compile(r"<\|(?:user|assistant)\|>\s")),
 )
+
+
+# What ends a turn in other models' formats; `</s>` also closes a tag of HTML.
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>")
+_GEMMA_ENDS = frozenset(family.turn_end for family in FAMILIES.values())
+
+
+def ending(text: str, family: Family) -> str | None:
+    """The mark with which a text ends a turn, of this family or another model; the template writes its own."""
+    bare = text.rstrip()
+    ends = (family.turn_end, family.eos, *_GEMMA_ENDS, *_ENDS)
+    end = next((end for end in ends if bare.endswith(end)), None)
+    return None if end == "</s>" and "<s>" in text else end
 
 
 def tokens_in(text: str) -> list[str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.data import repair
-from gemma_trainer.data.across import Across
+from gemma_trainer.data.across import Across, Place
 from gemma_trainer.data.check_pairs import SIDES, check_preference
 from gemma_trainer.data.check_teacher import check_response
 from gemma_trainer.data.check_tools import check_required
 from gemma_trainer.data.checks import Setting, check_prompt, check_sft, check_text_row, repair_text
 from gemma_trainer.data.layouts import canonical_row, detect_task
-from gemma_trainer.data.notes import Notes, Refused
+from gemma_trainer.data.notes import Note, Notes, Refused
 from gemma_trainer.data.read import RawRow, read_rows
 from gemma_trainer.data.reply import read_reply
 from gemma_trainer.data.report import Report
@@ -28,7 +29,13 @@ from gemma_trainer.rows.problems import USAGE, Failure, Problem
 DEFAULT_FAMILY = "gemma4"
 # Said once a file: they hold for every row of it.
 ONCE = frozenset({"layout-converted", "text-plain", "text-rendered"})
+# Faults of a file that reading it gets over without loss: `convert` has mended them in what it writes.
+MENDED = frozenset(
+    {"encoding-unsupported", "lone-carriage-returns", "byte-order-mark", "not-json-lines", "json-extra-data"}
+)
 CHARACTERS_PER_TOKEN = 4  # of English text; only to guess a length without a tokenizer
+WIDE_PER_TOKEN = 1.5  # of Chinese, Japanese and Korean
+_WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)
@@ -114,8 +121,9 @@ def check_files(
     across = Across(options.task)
     for file in files:
         yield from _check_file(file, options, report, across, keep_faulty, told, several=len(files) > 1)
-    if report.rows == 0 and not report.errors_by_code:
-        report.add(Problem("no-rows", "the data holds no row", file=str(files[0]) if len(files) == 1 else None))
+    if report.valid == 0 and not report.errors_by_code:
+        text = "the data holds no whole row" if report.rows else "the data holds no row"
+        report.add(Problem("no-rows", text, file=str(files[0]) if len(files) == 1 else None))
     report.close()
 
 
@@ -128,7 +136,10 @@ def _check_file(
     read = read_reply(file) if options.layout == "teacher-reply" else read_rows(file, options.delimiter)
     for item in read:
         if isinstance(item, Problem):
-            report.add(item)
+            if item.code in MENDED and options.asked >= repair.CONVERTING:
+                report.repaired[item.code] += 1
+            else:
+                report.add(item)
             continue
         report.rows += 1
         if item.fault:
@@ -144,7 +155,7 @@ def _check_file(
             if layout != first_layout[0]:
                 notes.repair("mixed-layouts", f"layout {layout}, while line {first_layout[1]} has {first_layout[0]}")
         if data is not None:
-            across.check(data, (str(file) if several else "", where), notes)
+            across.check(data, Place(str(file) if several else "", where, item.row), notes)
             if options.max_length:
                 _guess_length(data, options.max_length, notes)
         yield _judged(item, data, notes, file, report, said, keep_faulty, told)
@@ -156,18 +167,23 @@ def _judged(
     """The row with its problems told to the report."""
     refused = data is None or any(CODES[note.code].severity == "error" for note in notes.found)
     report.valid += not refused
-    problems = [Problem(n.code, n.message, str(file), raw.line, raw.row, n.path) for n in notes.found]
-    tellable = problems
-    if told:
-        tellable = problems + [Problem(n.code, n.message, str(file), raw.line, raw.row, n.path) for n in notes.repairs]
+    problems = [_problem(note, raw, file) for note in notes.found]
+    tellable = problems + [_problem(note, raw, file) for note in notes.repairs] if told else problems
     for problem in tellable:
         if problem.code not in said:
             report.add(problem)
-    said.update(problem.code for problem in tellable if problem.code in ONCE)
+    once = ONCE | {"unknown-columns"} if raw.header else ONCE
+    said.update(problem.code for problem in tellable if problem.code in once)
     repairs = [note.code for note in notes.repairs] + notes.silent
     if not refused:
         report.repaired.update(repairs)
     return Checked(raw, None if refused and not keep_faulty else data, problems, repairs, str(file))
+
+
+def _problem(note: Note, raw: RawRow, file: Path) -> Problem:
+    """Unknown columns of a table are a fault of the line that names them."""
+    in_header = note.code == "unknown-columns" and raw.header
+    return Problem(note.code, note.message, str(file), raw.header if in_header else raw.line, raw.row, note.path)
 
 
 def process(value: object, options: Options, setting: Setting, notes: Notes) -> tuple[dict | None, str | None]:
@@ -222,22 +238,27 @@ def _repaired_pair(row: dict, options: Options, notes: Notes) -> dict:
 def _check_response(row: dict, notes: Notes) -> None:
     answer = next((m for m in reversed(row["messages"]) if m["role"] == "assistant"), None)
     if answer is not None and "tool_calls" not in answer:
-        check_response(text_of(answer["content"]), row.get("finish_reason"), notes)
+        asked = next((m for m in reversed(row["messages"]) if m["role"] == "user"), {"content": ""})
+        check_response(text_of(answer["content"]), text_of(asked["content"]), row.get("finish_reason"), notes)
 
 
 def _guess_length(row: dict, max_length: int, notes: Notes) -> None:
-    characters = max(_characters(row.get(key)) for key in ("messages", "text", "chosen", "rejected"))
-    characters += _characters(row.get("prompt"))
-    tokens = characters // CHARACTERS_PER_TOKEN
+    texts = [_said(row.get(key)) for key in ("messages", "text", "chosen", "rejected")]
+    text = _said(row.get("prompt")) + max(texts, key=len)
+    characters = len(text)
+    if characters <= max_length:
+        return
+    wide = 0 if text.isascii() else len(_WIDE.findall(text))
+    tokens = int((characters - wide) / CHARACTERS_PER_TOKEN + wide / WIDE_PER_TOKEN)
     if tokens > max_length:
         text = f"about {tokens} tokens ({characters} characters), over --max-length {max_length}"
         notes.fault("over-length", text)
 
 
-def _characters(value: object) -> int:
+def _said(value: object) -> str:
     if isinstance(value, list):
-        return sum(len(text_of(message.get("content"))) for message in value)
-    return len(value) if isinstance(value, str) else 0
+        return "".join(text_of(message.get("content")) for message in value)
+    return value if isinstance(value, str) else ""
 
 
 def parse_mapping(words: Iterable[str]) -> dict[str, str]:

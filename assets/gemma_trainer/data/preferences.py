@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gemma_trainer.data.notes import Notes, Refused
+from gemma_trainer.data.numbers import numbers_in
 from gemma_trainer.rows.roles import ASSISTANT
 
 Turns = Callable[[object, str, str], list[dict]]  # (value, role of plain text, path) -> canonical messages
@@ -19,6 +20,8 @@ def preference_row(fields: dict, notes: Notes, turns: Turns) -> dict:
         if side not in fields:
             raise Refused("target-missing", f"the row has no {side}", side)
     chosen, rejected = (turns(fields[side], ASSISTANT, side) for side in ("chosen", "rejected"))
+    if "prompt" not in fields and chosen[0]["role"] == rejected[0]["role"] == ASSISTANT:
+        fields = _with_prompt(fields, notes)
     if "prompt" in fields:
         prompt = turns(fields["prompt"], "user", "prompt")
         chosen, rejected = _without_prompt(prompt, chosen, rejected, notes)
@@ -27,7 +30,16 @@ def preference_row(fields: dict, notes: Notes, turns: Turns) -> dict:
             raise Refused("prompt-missing", "the row has no prompt", "prompt")
         prompt, chosen, rejected = _shared_opening(chosen, rejected)
     rest = {key: value for key, value in fields.items() if key not in ("prompt", "chosen", "rejected")}
-    return {"prompt": prompt, "chosen": chosen, "rejected": rejected, **rest}
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected, **numbers_in(rest, notes)}
+
+
+def _with_prompt(fields: dict, notes: Notes) -> dict:
+    """LLaMA-Factory's form: the conversation so far, and two answers to it."""
+    key = next((key for key in ("messages", "conversations", "conversation") if key in fields), None)
+    if key is None:
+        return fields
+    notes.repair("layout-converted", f"`{key}` became the prompt of the pair")
+    return {("prompt" if name == key else name): value for name, value in fields.items()}
 
 
 def _shared_opening(chosen: list[dict], rejected: list[dict]) -> tuple[list[dict], list[dict], list[dict]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.sources import READ_ERRORS, open_bytes, read_head, suffix
+from gemma_trainer.data.sources import READ_ERRORS, read_head, suffix
 from gemma_trainer.rows.problems import Problem
 
 BOM = b"\xef\xbb\xbf"
@@ -18,7 +18,8 @@ BOM = b"\xef\xbb\xbf"
 class RawRow(NamedTuple):
     """A row as it was found. `line` is the physical line it starts on (None in Parquet and Arrow), `row` counts from 1.
 
-    A row that could not be read has a `fault` and its bytes in `source` instead of a `value`.
+    A row that could not be read has a `fault` and its bytes in `source` instead of a `value`. `header` is the line that
+    names the columns, where there is one.
     """
 
     value: object
@@ -26,6 +27,7 @@ class RawRow(NamedTuple):
     row: int
     fault: Problem | None = None
     source: bytes | None = None
+    header: int | None = None
 
 
 def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Problem]:
@@ -41,6 +43,8 @@ def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Pro
         return
     rows = 0
     try:
+        if broken and not head:
+            raise EOFError
         for item in _dispatch(path, head, delimiter):
             rows += isinstance(item, RawRow)
             yield item
@@ -50,7 +54,7 @@ def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Pro
 
 
 def _dispatch(path: Path, head: bytes, delimiter: str | None) -> Iterator[RawRow | Problem]:
-    from gemma_trainer.data import read_json, read_tables
+    from gemma_trainer.data import read_json, read_tables, recode
 
     kind = suffix(path)
     if head.startswith(b"PAR1"):
@@ -59,14 +63,20 @@ def _dispatch(path: Path, head: bytes, delimiter: str | None) -> Iterator[RawRow
     if head.startswith(b"ARROW1") or kind == ".arrow":
         yield from read_tables.arrow_rows(path)
         return
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in head[:4] and head[:4].count(b"\0") >= 2):
-        yield Problem("encoding-unsupported", "the file is UTF-16 or UTF-32 text", file=str(path), line=1)
-        return
+    encoding = recode.encoding_of(head)
+    if encoding:
+        yield Problem("encoding-unsupported", f"the file is {encoding.upper()} text", file=str(path), line=1)
+        head = recode.recoded_head(head, encoding)
+    lone_returns = recode.has_lone_returns(head)
+    if lone_returns:
+        text = "lines end in a carriage return alone"
+        yield Problem("lone-carriage-returns", text, file=str(path), line=1)
+        head = head.replace(b"\r", b"\n")
     marked = head.startswith(BOM)
     if marked:
         yield Problem("byte-order-mark", "the file starts with a byte order mark", file=str(path), line=1)
         head = head[len(BOM) :]
-    with open_bytes(path) as stream:
+    with recode.open_text(path, encoding, lone_returns) as stream:
         if marked:
             stream.read(len(BOM))
         if kind == ".parquet":

@@ -45,8 +45,29 @@ def json_lines(stream: BinaryIO, path: Path) -> Iterator[RawRow | Problem]:
         value, fault = parse_line(line)
         if fault is None:
             yield RawRow(value, number, row)
-        else:
+            continue
+        values = _rows_in(line) if fault.code == "json-extra-data" else []
+        if not values:
             yield _bad_row(fault, path, number, row, line)
+            continue
+        yield Problem(fault.code, fault.message, file=str(path), line=number)
+        yield from (RawRow(value, number, row + at) for at, value in enumerate(values))
+        row += len(values) - 1
+
+
+def _rows_in(line: bytes) -> list:
+    """The objects or lists that share a line, with commas at most between them; none where anything else is there."""
+    text, decoder, values, at = line.decode("utf-8").strip(), Decoder(), [], 0
+    while at < len(text):
+        try:
+            value, at, fault = decoder.value_at(text, at)
+        except ValueError:
+            return []
+        if fault or not isinstance(value, dict | list):
+            return []
+        values.append(value)
+        at = _SEPARATORS.match(text, at).end()
+    return values
 
 
 def json_document(stream: BinaryIO, path: Path) -> Iterator[RawRow | Problem]:

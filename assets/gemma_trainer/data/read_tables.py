@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from gemma_trainer.data.read import RawRow
+from gemma_trainer.data.sources import open_bytes
 from gemma_trainer.rows.problems import Problem, missing
 
-_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "a comma"}
+_INDEX = "Unnamed: 0"  # what pandas calls the index column that it writes without a name
 _BATCH = 256
 
 
@@ -24,7 +28,7 @@ def delimited_rows(stream: BinaryIO, path: Path, delimiter: str | None = None) -
     lines = _Lines(stream)
     reader = csv.reader(lines, delimiter=delimiter or ",", strict=True)
     header: list[str] | None = None
-    row = 0
+    row = named = 0
     while True:
         start, lines.kept = lines.number + 1, []
         try:
@@ -48,14 +52,14 @@ def delimited_rows(stream: BinaryIO, path: Path, delimiter: str | None = None) -
             if problem:
                 yield problem
                 return
-            header = [cell.strip() for cell in cells]
+            header, named = _names(cells), start
             continue
         row += 1
         fault = lines.fault() or _cells_fault(cells, header)
         if fault:
             yield lines.bad_row(path, start, row, fault)
         else:
-            yield RawRow(dict(zip(header, cells, strict=True)), start, row)
+            yield RawRow(dict(zip(header, cells, strict=True)), start, row, header=named)
 
 
 class _Lines:
@@ -87,13 +91,14 @@ class _Lines:
 
 
 def _header_problem(cells: list[str], delimiter: str, path: Path, line: int) -> Problem | None:
-    if len(cells) == 1 and delimiter == ",":
+    if len(cells) == 1:
         for separator, name in _SEPARATORS.items():
-            if separator in cells[0]:
+            if separator in cells[0] and separator != delimiter:
                 text = f"one column; the separator looks like {name}"
-                fix = f"Pass --delimiter '{separator}' or save the file with commas."
+                value = "tab" if separator == "\t" else f"'{separator}'"
+                fix = f"Pass --delimiter {value} or save the file with commas."
                 return Problem("csv-separator", text, file=str(path), line=line, fix=fix)
-    names = [cell.strip() for cell in cells]
+    names = _names(cells)
     if "" in names:
         text = f"column {names.index('') + 1} of {len(names)} has no name"
         return Problem("csv-header", text, file=str(path), line=line)
@@ -101,6 +106,11 @@ def _header_problem(cells: list[str], delimiter: str, path: Path, line: int) -> 
     if double is not None:
         return Problem("csv-header", f"two columns are named `{double[:40]}`", file=str(path), line=line)
     return None
+
+
+def _names(cells: list[str]) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    return [_INDEX, *names[1:]] if len(names) > 1 and not names[0] and _INDEX not in names else names
 
 
 def _cells_fault(cells: list[str], header: list[str]) -> tuple[str, str] | None:
@@ -158,9 +168,14 @@ def _batches(batches: Iterable) -> Iterator[RawRow]:
 
 def _seekable(path: Path):
     """The file itself, or its unpacked bytes: these formats are read from their end."""
-    from gemma_trainer.data.sources import open_bytes
-
-    return open_bytes(path)
+    stream = open_bytes(path)
+    if stream.seekable():
+        return stream
+    with stream:
+        spool = tempfile.TemporaryFile()  # noqa: SIM115
+        shutil.copyfileobj(stream, spool)
+    spool.seek(0)
+    return spool
 
 
 def _pyarrow(name: str):

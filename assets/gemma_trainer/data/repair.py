@@ -10,6 +10,7 @@ import re
 
 from gemma_trainer.data.chat import is_parts
 from gemma_trainer.data.links import link_results
+from gemma_trainer.data.marks_in_text import ending
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.content import text_of
@@ -87,6 +88,9 @@ def _call_without_nulls(call: dict, declared: dict[str, dict]) -> dict:
 
 def _message(message: dict, where: str, family: Family, notes: Notes, asked: frozenset[str]) -> dict:
     content = message["content"]
+    if content.__class__ is list and not family.placeholders and _all_text(content) and message["role"] != TOOL:
+        notes.repair("parts-joined", "parts of text became one text", f"{where}.content")
+        message = {**message, "content": (content := text_of(content))}
     if content.__class__ is str:
         if "strip-nul" in asked and "\0" in content:
             notes.repair("nul-character", "NUL characters were removed", f"{where}.content")
@@ -100,12 +104,15 @@ def _message(message: dict, where: str, family: Family, notes: Notes, asked: fro
     return message
 
 
+def _all_text(parts: list) -> bool:
+    return bool(parts) and all(part.get("type") == "text" for part in parts)
+
+
 def _answer(message: dict, content: str, where: str, family: Family, notes: Notes, move_thoughts: bool) -> dict:
     clean, thought = content, None
     path = f"{where}.content"
-    while (bare := clean.rstrip()).endswith((family.turn_end, family.eos)):
-        end = family.turn_end if bare.endswith(family.turn_end) else family.eos
-        clean = bare.removesuffix(end)
+    while end := ending(clean, family):
+        clean = clean.rstrip().removesuffix(end)
         notes.repair("terminator-in-answer", f"the answer ended with {end}", path)
     if clean.lstrip().startswith(_EMPTY_THOUGHT):
         clean = clean.lstrip().removeprefix(_EMPTY_THOUGHT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import gzip
 import hashlib
+import io
 import shutil
 import sys
 import tempfile
@@ -121,7 +122,30 @@ _SPOOLS: list = []  # keeps the files of stdin until the process ends
 
 def _open_zstd(path: Path) -> BinaryIO:
     try:
-        import zstandard
+        import pyarrow
     except ImportError:
-        raise missing("zstandard", f"reading {path.name}") from None
-    return zstandard.open(path, "rb")
+        raise missing("pyarrow", f"reading {path.name}", "data") from None
+    stream = pyarrow.input_stream(str(path), compression="zstd")
+    return io.BufferedReader(_Unpacked(stream, pyarrow.ArrowException), buffer_size=_BLOCK)
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a zstd stream. Raises EOFError where it is cut or damaged, as gzip does."""
+
+    def __init__(self, stream, error: type[Exception]):
+        self.stream, self.errors = stream, (error, OSError)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        try:
+            block = self.stream.read(len(buffer))
+        except self.errors as error:
+            raise EOFError(str(error)) from None
+        buffer[: len(block)] = block
+        return len(block)
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()

@@ -19,7 +19,17 @@ def canonical_tools(tools: object, notes: Notes) -> list[dict] | None:
         return None
     if not isinstance(tools, list):
         raise Refused("tools-invalid", "tools are not a list", "tools")
-    return [_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(tools)]
+    return [_tool(_decoded(tool, f"tools[{at}]", notes), f"tools[{at}]", notes) for at, tool in enumerate(tools)]
+
+
+def _decoded(tool: object, path: str, notes: Notes) -> object:
+    if not isinstance(tool, str):
+        return tool
+    tool, fault = parse_text(tool)
+    if fault:
+        raise Refused("tools-invalid", f"a tool as text that is no JSON: {fault.message}", path)
+    notes.repair("text-decoded", "a tool was stored as JSON text", path)
+    return tool
 
 
 def canonical_calls(calls: object, path: str, notes: Notes) -> list[dict]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+_BLANKS = re.compile(r"\s+")
 
 
 def text_of(content: object) -> str:
@@ -32,6 +35,11 @@ def says_nothing(content: object) -> bool:
     if not content:
         return True
     return not any(part.get("type") != "text" or (part.get("text") or "").strip() for part in content)
+
+
+def fold(text: str) -> str:
+    """The text with case and blanks folded: equal for texts that say the same."""
+    return _BLANKS.sub(" ", text).strip().casefold()
 
 
 def _part_texts(content: object) -> Iterator[str]:
