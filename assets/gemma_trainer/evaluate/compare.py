@@ -15,7 +15,7 @@ from gemma_trainer.data.model import describe_model
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.resolve import resolve_model
-from gemma_trainer.plan.hardware import detect
+from gemma_trainer.plan.hardware import detect, share_cores
 from gemma_trainer.plan.packages import missing_packages
 from gemma_trainer.plan.plan import choose_dtype
 from gemma_trainer.rows.problems import DATA_INVALID, USAGE, Failure, Problem, missing
@@ -49,6 +49,7 @@ def run_evaluation(args: Namespace) -> Outcome:
     output = Path(args.output) if args.output else None
     if output and output.exists() and not args.overwrite:
         raise Failure(USAGE, "output-exists", f"{output} exists")
+    share_cores()
     subject = find_subject(args)
     held_out = load_held_out(args.data, subject.adapter or subject.tuned, args.family, args.max_length, args.max_rows)
     metrics = choose_metrics(args.metric, held_out.rows)

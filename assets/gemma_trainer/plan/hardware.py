@@ -45,6 +45,14 @@ class Hardware:
         return f"Apple GPU, {cpu}" if self.kind == "mps" else f"{cpu}, no GPU"
 
 
+def share_cores() -> None:
+    """Make idle OpenMP threads sleep after some microseconds of waiting; call it before torch is imported.
+
+    By default they spin for milliseconds: beside another busy process a training step then takes seconds.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+
 def detect() -> Hardware:
     gpus = _nvidia_gpus()
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"

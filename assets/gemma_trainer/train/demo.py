@@ -14,6 +14,7 @@ from pathlib import Path
 from gemma_trainer.cli import Outcome, log
 from gemma_trainer.evaluate.compare import load_held_out, measure_model, table
 from gemma_trainer.models.load import load_model, quiet_libraries
+from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.train.card import write_card
 from gemma_trainer.train.run_dir import RunDirectory, write_json
 from gemma_trainer.train.sft import ASSETS, require_training_packages, run_sft
@@ -35,7 +36,7 @@ MODEL = {
     "layer_types": ["sliding_attention", "full_attention"],
 }
 VOCABULARY = 2000
-SETTINGS = {"mode": "full", "learning_rate": 4e-3, "effective_batch_size": 16, "micro_batch_size": 16, "epochs": 3.35}
+SETTINGS = {"mode": "full", "learning_rate": 5e-3, "effective_batch_size": 16, "micro_batch_size": 16, "epochs": 3.0}
 
 
 def run_demo(args: Namespace, argv: list[str]) -> Outcome:
@@ -45,11 +46,8 @@ def run_demo(args: Namespace, argv: list[str]) -> Outcome:
     training; `result.unseen_tables` the same on tables that were not.
     """
     require_training_packages("full")
-    import torch
-
+    share_cores()
     quiet_libraries()
-    # Matrices this small gain little from a second thread, and lose much to it when anything else runs.
-    torch.set_num_threads(1)
     output = Path(args.output_dir) if args.output_dir else _free_name()
     base = output.with_name(f"{output.name}-base")
     log(f"making a tiny Gemma with random weights in {base}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gemma_trainer.cli import Outcome, command, log
 from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import missing_packages, versions
 from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, missing
 from gemma_trainer.train.rows import masked_sample, write_rows
@@ -71,6 +72,7 @@ def train(prepared: Prepared, args: Namespace, run: RunDirectory, checkpoint: Pa
     plan = prepared.plan
     if len(plan.hardware["gpus"]) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    share_cores()
     log("loading the training libraries and the model")
     # Heavy imports: only from here on, when the plan stands and the data is good.
     from gemma_trainer.models.load import load_model, load_tokenizer_files, quiet_libraries
