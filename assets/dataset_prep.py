@@ -50,12 +50,6 @@ CONVERTED = {
 TRAINERS = {"sft": "sft_train.py", "dpo": "dpo_train.py", "rm": "rm_train.py"}
 
 
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return int(text)
-
-
 def separator(text: str) -> str:
     text = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(text) != 1 or text in '"\r\n':
@@ -73,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "convert":
             _add_convert(leaf)
         if name == "inspect":
-            leaf.add_argument("--rows", type=positive, default=3, metavar="N", help="rows to show (default 3)")
+            leaf.add_argument("--rows", type=cli.positive(int), default=3, metavar="N", help="rows to show (default 3)")
             leaf.add_argument(
                 "--loss-on",
                 choices=["assistant", "last"],
@@ -92,12 +86,12 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     add("--family", choices=["auto", *family_names()], default="auto", metavar="NAME",
         help=f"{', '.join(family_names())} (default: told by --model, else gemma4)")  # fmt: skip
     add("--model", metavar="ID|DIR|FILE.gguf", help="its tokenizer and template give exact lengths and texts")
-    add("--max-length", type=positive, default=2048, metavar="N", help="tokens a row (default 2048)")
+    add("--max-length", type=cli.positive(int), default=2048, metavar="N", help="tokens a row (default 2048)")
     add("--from", dest="layout", choices=layouts, default="auto", metavar="LAYOUT", help=f"{', '.join(layouts)}")
     add("--map", nargs="+", default=[], metavar="FIELD=COLUMN", help="columns of other names, e.g. prompt=question")
     add("--delimiter", type=separator, metavar="CHAR", help="separator of delimited text (default: a comma)")
     add("--strict", action="store_true", help="warnings fail too")
-    add("--max-errors", type=positive, default=20, metavar="N", help="problems to print (default 20)")
+    add("--max-errors", type=cli.positive(int), default=20, metavar="N", help="problems to print (default 20)")
     add("--report", metavar="FILE", help="every problem, JSON Lines")
     add("--overwrite", action="store_true", help="replace existing output files")
 

@@ -73,7 +73,15 @@ def test_lora_adapts_the_language_model_and_nothing_else(kind, models, tmp_path)
     layers = model.config.get_text_config().num_hidden_layers
     assert len([name for name in adapted if name.endswith(".q_proj")]) == layers
     assert len([name for name in adapted if name.endswith(".down_proj")]) == layers
-    assert {name.rsplit(".", 1)[1] for name in adapted} == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert {name.rsplit(".", 1)[1] for name in adapted} == {
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
 
 
 @pytest.mark.parametrize("kind", ["gemma3-vision", "gemma4-vision"])

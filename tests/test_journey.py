@@ -58,7 +58,9 @@ def test_messy_files_become_a_measured_model(tmp_path):
     words = ("--mode", "full", "--learning-rate", "5e-3", "--epochs", "10", "--eval-fraction", "0.1", "--json")
     trained = run("sft_train.py", "--model", "tiny", "--data", *out, "--output-dir", "tuned", *words, cwd=tmp_path)
     assert trained.code == 0, trained.stdout
-    measured = run("evaluate.py", "--model", "tuned", "--data", "tuned/eval.jsonl", "--compare-base", "--json", cwd=tmp_path)
+    measured = run(
+        "evaluate.py", "--model", "tuned", "--data", "tuned/eval.jsonl", "--compare-base", "--json", cwd=tmp_path
+    )
     assert measured.code == 0, measured.stdout
     base, tuned = measured.json["result"]["base"], measured.json["result"]["tuned"]
     assert tuned["loss"] < base["loss"] / 4

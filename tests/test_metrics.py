@@ -128,9 +128,7 @@ def test_queries_only_read(prediction):
     assert sql_match("SELECT 1", prediction, SCHEMA) == "gold-broken"
 
 
-@pytest.mark.parametrize(
-    "statement", ["ATTACH DATABASE '{}' AS x", "VACUUM INTO '{}'", "VACUUM main INTO '{}'"]
-)
+@pytest.mark.parametrize("statement", ["ATTACH DATABASE '{}' AS x", "VACUUM INTO '{}'", "VACUUM main INTO '{}'"])
 def test_no_file_is_touched(tmp_path, statement):
     attack = statement.format(tmp_path / "out.db")
     assert sql_match(attack, "SELECT name FROM users", SCHEMA) is False

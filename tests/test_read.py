@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gemma_trainer.data import parse
 from gemma_trainer.data.pipeline import load_rows
-from gemma_trainer.data.read import RawRow, read_rows
+from gemma_trainer.data.raw import RawRow
+from gemma_trainer.data.read import read_rows
 from gemma_trainer.data.sources import data_hash, expand
 from gemma_trainer.rows.problems import Failure
 

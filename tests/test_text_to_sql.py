@@ -18,10 +18,7 @@ NAMES = ("train", "eval", "eval_unseen")
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, list[dict]]:
-    return {
-        name: [json.loads(line) for line in (EXAMPLE / f"{name}.jsonl").open(encoding="utf-8")]
-        for name in NAMES
-    }
+    return {name: [json.loads(line) for line in (EXAMPLE / f"{name}.jsonl").open(encoding="utf-8")] for name in NAMES}
 
 
 def prompt(row: dict) -> str:

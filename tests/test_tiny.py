@@ -33,9 +33,7 @@ def test_every_control_token_of_the_family_is_one_special_token(name):
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<eos>", "<bos>", "<unk>"]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("name", "first"), [("gemma2", 2), ("gemma3", 2), ("functiongemma", 2), ("gemma4", None)]
-)
+@pytest.mark.parametrize(("name", "first"), [("gemma2", 2), ("gemma3", 2), ("functiongemma", 2), ("gemma4", None)])
 def test_bos_is_added_as_the_real_tokenizer_of_the_family_does(name, first):
     tokenizer = make_tokenizer(TEXTS, name)
     ids = tokenizer("orders").input_ids
@@ -135,7 +133,5 @@ def test_unknown_names_are_refused():
 def test_importing_costs_nothing_heavy():
     heavy = "{'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
     code = f"import sys, gemma_trainer.models.tiny; print({heavy})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ASSETS, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ASSETS, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

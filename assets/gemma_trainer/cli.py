@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, USAGE, Failure, Problem, missing
 
-__all__ = ["Outcome", "command", "log", "main", "missing"]
+__all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive"]
 
 EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   3 data invalid   4 dependency missing
@@ -94,6 +94,26 @@ def main(
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return outcome.exit_code
+
+
+def positive(kind: type):
+    """An argparse type for numbers above zero."""
+
+    def convert(text: str):
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above zero")
+        return value
+
+    convert.__name__ = f"positive {kind.__name__}"
+    return convert
+
+
+def fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
+    return value
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

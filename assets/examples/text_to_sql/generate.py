@@ -47,9 +47,7 @@ def answers(row: dict) -> bool:
     return any(value is not None for record in found for value in record)
 
 
-def build(
-    rng: random.Random, count: int, tables: dict[str, Table], kinds: list[str], taken: set[str]
-) -> list[dict]:
+def build(rng: random.Random, count: int, tables: dict[str, Table], kinds: list[str], taken: set[str]) -> list[dict]:
     """`count` rows, every entry of `kinds` equally often; no prompt twice, no question of `taken`.
 
     The questions are added to `taken`.
@@ -58,9 +56,7 @@ def build(
     prompts: set[str] = set()
     misses: Counter[str] = Counter()
     while len(rows) < count:
-        kind = kinds[
-            (len(rows) + misses.total() // 1000) % len(kinds)
-        ]  # a kind that has run dry is passed over
+        kind = kinds[(len(rows) + misses.total() // 1000) % len(kinds)]  # a kind that has run dry is passed over
         try:
             row = draw(rng, kind, tables)
         except LookupError:
@@ -81,9 +77,7 @@ def question_of(prompt: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--train", type=int, default=4800)

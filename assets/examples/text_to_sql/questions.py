@@ -160,18 +160,14 @@ def like(rng: random.Random, t: Shown) -> Question:
         c = t.label
         way, part = "end", str(rng.choice(t.values(c)))[-1]
     pattern = {"start": f"{part}%", "end": f"%{part}"}[way]
-    return ask(
-        rng, f"like {way}", t, a=a, c=c, v=part
-    ), f"SELECT {a} FROM {t.name} WHERE {c} LIKE '{pattern}'"
+    return ask(rng, f"like {way}", t, a=a, c=c, v=part), f"SELECT {a} FROM {t.name} WHERE {c} LIKE '{pattern}'"
 
 
 @single
 def between(rng: random.Random, t: Shown) -> Question:
     (n,), (a,) = t.pick(rng, number=True), t.pick(rng)
     k, m = sorted(rng.sample(t.values(n, at_least=2), 2))
-    return ask(
-        rng, "between", t, a=a, n=n, k=k, m=m
-    ), f"SELECT {a} FROM {t.name} WHERE {n} BETWEEN {k} AND {m}"
+    return ask(rng, "between", t, a=a, n=n, k=k, m=m), f"SELECT {a} FROM {t.name} WHERE {n} BETWEEN {k} AND {m}"
 
 
 @single
@@ -198,9 +194,7 @@ def missing(rng: random.Random, t: Shown) -> Question:
     (c,), negation = t.pick(rng, label=False), rng.choice(["", " NOT"])
     for record in rng.sample(t.records, rng.randint(1, 2)):
         record[c] = None
-    return ask(
-        rng, f"missing{negation}", t, c=c
-    ), f"SELECT {t.label} FROM {t.name} WHERE {c} IS{negation} NULL"
+    return ask(rng, f"missing{negation}", t, c=c), f"SELECT {t.label} FROM {t.name} WHERE {c} IS{negation} NULL"
 
 
 @single

@@ -30,13 +30,9 @@ class Shown:
         """Name of the column by which other tables point at this one."""
         return f"{self.table.singular}_id"
 
-    def pick(
-        self, rng: random.Random, count: int = 1, number: bool | None = None, label: bool = True
-    ) -> list[str]:
+    def pick(self, rng: random.Random, count: int = 1, number: bool | None = None, label: bool = True) -> list[str]:
         """Names of distinct columns, of numbers or of texts. LookupError when too few are shown."""
-        fit = [
-            n for n, c in self.columns.items() if number in (None, c.is_number) and (label or n != self.label)
-        ]
+        fit = [n for n, c in self.columns.items() if number in (None, c.is_number) and (label or n != self.label)]
         if len(fit) < count:
             raise LookupError("too few columns")
         return rng.sample(fit, count)

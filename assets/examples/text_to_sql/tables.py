@@ -163,6 +163,4 @@ def parse(text: str) -> dict[str, Table]:
 def relations(tables: dict[str, Table]) -> list[tuple[Table, Table]]:
     """(child, parent) pairs whose two tables are both in `tables`."""
     pairs = re.findall(r"(\w+) > (\w+)", RELATIONS)
-    return [
-        (tables[child], tables[parent]) for child, parent in pairs if child in tables and parent in tables
-    ]
+    return [(tables[child], tables[parent]) for child, parent in pairs if child in tables and parent in tables]

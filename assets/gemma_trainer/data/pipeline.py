@@ -16,7 +16,8 @@ from gemma_trainer.data.check_tools import check_required
 from gemma_trainer.data.checks import Setting, check_prompt, check_sft, check_text_row, repair_text
 from gemma_trainer.data.layouts import canonical_row, detect_task
 from gemma_trainer.data.notes import Note, Notes, Refused
-from gemma_trainer.data.read import RawRow, read_rows
+from gemma_trainer.data.raw import RawRow
+from gemma_trainer.data.read import read_rows
 from gemma_trainer.data.reply import read_reply
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.sources import expand

@@ -7,27 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from gemma_trainer.data.raw import BOM, RawRow
 from gemma_trainer.data.sources import READ_ERRORS, read_head, suffix
 from gemma_trainer.rows.problems import Problem
-
-BOM = b"\xef\xbb\xbf"
-
-
-class RawRow(NamedTuple):
-    """A row as it was found. `line` is the physical line it starts on (None in Parquet and Arrow), `row` counts from 1.
-
-    A row that could not be read has a `fault` and its bytes in `source` instead of a `value`. `header` is the line that
-    names the columns, where there is one.
-    """
-
-    value: object
-    line: int | None
-    row: int
-    fault: Problem | None = None
-    source: bytes | None = None
-    header: int | None = None
 
 
 def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Problem]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gemma_trainer.data.parse import Decoder, Fault, parse_line, parse_text, syntax_fault, utf8_fault
-from gemma_trainer.data.read import BOM, RawRow
+from gemma_trainer.data.raw import BOM, RawRow
 from gemma_trainer.data.sources import HEAD, suffix
 from gemma_trainer.rows.problems import Problem
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gemma_trainer.data.read import RawRow
+from gemma_trainer.data.raw import RawRow
 from gemma_trainer.data.sources import open_bytes
 from gemma_trainer.rows.problems import Problem, missing
 

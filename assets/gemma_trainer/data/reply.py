@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemma_trainer.data.parse import Decoder, syntax_fault
-from gemma_trainer.data.read import RawRow
+from gemma_trainer.data.raw import RawRow
 from gemma_trainer.data.read_json import is_message
 from gemma_trainer.data.sources import open_bytes
 from gemma_trainer.rows.problems import Problem

@@ -98,9 +98,7 @@ def _limited(database: sqlite3.Connection, authorizer: Callable[..., int]) -> No
 
 def _schema_action(action: int, first: str | None, second: str | None, *_: object) -> int:
     """Files and settings are out of reach of the schema; tables, views and their data are its own."""
-    refused = action in _SCHEMA_MAY_NOT or (
-        action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS_REFUSED
-    )
+    refused = action in _SCHEMA_MAY_NOT or (action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS_REFUSED)
     return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from gemma_trainer.cli import positive
 from gemma_trainer.families.catalogue import family_names
-from gemma_trainer.train.arguments import positive
 
 METRICS = ("exact", "similarity", "sql", "loss")
 

@@ -4,27 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from gemma_trainer.cli import fraction, positive
 from gemma_trainer.families.catalogue import family_names
-
-
-def positive(kind: type):
-    """An argparse type for numbers above zero."""
-
-    def convert(text: str):
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above zero")
-        return value
-
-    convert.__name__ = f"positive {kind.__name__}"
-    return convert
-
-
-def fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
-    return value
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
