@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -237,3 +238,54 @@ def test_overlong_rows_are_counted(overlong, left, place, tmp_path):
     words = ("--max-length", "100", "--overlong", "error", "--plan", "--json")
     refused = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "long.jsonl", *words, cwd=place)
     assert refused.code == 3 and refused.json["errors"][0]["line"] == 1
+
+
+def test_two_runs_never_share_a_directory(place):
+    fixed = ("--model", "tiny", "--data", "rows.jsonl", "--output-dir", "shared", "--json")
+    first = subprocess.Popen(
+        command("sft_train.py", *fixed, *DROPOUT), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    while not (place / "shared" / ".lock").exists():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    second = train(place, "shared", *DROPOUT, "--overwrite")
+    assert second.code == 2 and second.codes == {"run-in-use"}
+    assert first.wait(timeout=300) == 0 and json.loads(first.stdout.read())["ok"]
+
+
+def damaged(place, name, change):
+    """A copy of the tiny model with one thing wrong."""
+    folder = place / name
+    shutil.copytree(place / "tiny", folder)
+    change(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, change, code",
+    [
+        ("cut", lambda f: os.truncate(f / "model.safetensors", 5000), "model-unreadable"),
+        ("config", lambda f: (f / "config.json").write_text('{"model_type": "gemma3_text",'), "tokenizer-unreadable"),
+        ("bare", lambda f: (f / "tokenizer.json").unlink(), "tokenizer-not-found"),
+        ("llama", lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "family-unknown"),
+    ],
+)
+def test_a_damaged_or_foreign_model_is_told_in_plain_words(name, change, code, place):
+    folder = damaged(place, f"model-{name}", change)
+    words = ("--model", folder, "--data", "rows.jsonl", "--output-dir", f"run-{name}", "--json")
+    done = run("sft_train.py", *words, cwd=place)
+    assert done.code == 2 and done.json["errors"][0]["code"] == code, done.stdout
+
+
+def test_an_output_directory_that_is_a_file_is_told(place):
+    (place / "file").write_text("mine")
+    for name in ("file", "file/inside"):
+        assert train(place, name, *FAST).codes == {"output-unwritable"}
+
+
+def test_a_full_disk_ends_the_run_resumable(tmp_path, monkeypatch):
+    from gemma_trainer.train import sft
+
+    monkeypatch.setattr(sft.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
+    failure = sft.as_failure(OSError(28, "No space left on device"), tmp_path)
+    assert failure.exit_code == 6 and failure.problem.code == "disk-full"

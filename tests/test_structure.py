@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gemma_trainer.rows.codes import CODES
+
 LIBRARY = Path(__file__).parents[1] / "assets" / "gemma_trainer"
 ORDER = ["rows", "families", "models", "data", "plan", "evaluate", "train"]  # a folder imports from those before it
 HEAVY = {"torch", "transformers", "datasets", "trl", "peft", "accelerate", "bitsandbytes", "matplotlib"}
@@ -45,3 +47,19 @@ def test_data_code_imports_nothing_heavy_at_module_level(folder):
 def test_files_are_short_and_need_no_package_files():
     assert [file.name for file in FILES if len(file.read_text("utf-8").splitlines()) > 400] == []
     assert [file for file in FILES if file.name.startswith("_")] == []
+
+
+def test_every_code_that_is_raised_is_listed():
+    """`Failure(exit, code, ...)`, `Problem(code, ...)`, `RenderError(code, ...)` and the notes of the checks."""
+    position = {"Failure": 1, "Problem": 0, "RenderError": 0, "Note": 0, "fault": 0, "repair": 0, "Refused": 0}
+    used = set()
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", None))
+                at = position.get(name)
+                if at is not None and len(node.args) > at and isinstance(node.args[at], ast.Constant):
+                    used.add(node.args[at].value)
+    used = {code for code in used if isinstance(code, str)}
+    assert len(used) > 80
+    assert used - CODES.keys() == set()

@@ -79,6 +79,8 @@ def main(
         with contextlib.redirect_stdout(sys.stderr):  # libraries print there, and stdout is the result
             outcome = run(args)
     except Failure as failure:
+        if debug and failure.__cause__:
+            traceback.print_exc()
         outcome = Outcome(errors=[failure.problem, *failure.details], exit_code=failure.exit_code)
     except KeyboardInterrupt:
         outcome = Outcome(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.pipeline import DEFAULT_FAMILY
 from gemma_trainer.data.render import Renderer
-from gemma_trainer.families.catalogue import get_family
+from gemma_trainer.families.catalogue import FAMILIES, get_family
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.problems import USAGE, Failure
 
@@ -49,6 +49,9 @@ def describe_model(family: str, model: str | None) -> Model:
     from gemma_trainer.data.tokens import load_tokenizer
 
     tokenizer, template, facts = load_tokenizer(model)
+    kind = facts.config.get("model_type")
+    if kind is not None and not any(kind in known.model_types for known in FAMILIES.values()):
+        raise Failure(USAGE, "family-unknown", f"{model} is a `{kind}` model, not a Gemma that can be tuned here")
     chosen = facts.family if family == "auto" else get_family(family)
     if chosen is None:
         raise Failure(USAGE, "family-unknown", f"nothing in {model} tells its Gemma family", fix="Pass --family.")

@@ -43,6 +43,7 @@ def load_model(
     unreadable (exit 2) or when the checkpoint does not fill the model (exit 5): a multimodal checkpoint loaded
     through a text class would otherwise be a random model that trains without an error.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options = {"dtype": dtype, "trust_remote_code": trust_remote_code, "output_loading_info": True}
@@ -54,7 +55,7 @@ def load_model(
         if config.model_type == "gemma2":
             options["attn_implementation"] = "eager"  # sdpa cannot soft-cap attention scores
         model, info = AutoModelForCausalLM.from_pretrained(reference, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0][:300]
         raise Failure(USAGE, "model-unreadable", f"{reference} cannot be loaded: {reason}") from None
     check_loading(reference, info)
@@ -154,10 +155,11 @@ def check_trainable(model: torch.nn.Module) -> tuple[int, int]:
 def load_adapter(model: PreTrainedModel, adapter: str, trainable: bool = False) -> torch.nn.Module:
     """The model with a saved PEFT adapter on it. `trainable` must be said: PEFT loads adapters frozen by default."""
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     try:
         return PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0][:300]
         raise Failure(USAGE, "adapter-unreadable", f"{adapter} does not load on this model: {reason}") from None
 

@@ -95,6 +95,10 @@ TRAINING = {
     "data-refused": _error(
         "Rows of the data have errors, which follow.", "Convert the data with --rejects, or correct the rows."
     ),
+    "family-unknown": _error(
+        "The model is no Gemma that is known, or nothing in it tells its family.",
+        "Give a Gemma; pass --family if its files do not tell.",
+    ),
     "experts-untrained": _warning(
         "The expert layers of a mixture-of-experts model get no adapters.", "Use --mode full to train them."
     ),
@@ -123,6 +127,16 @@ TRAINING = {
     ),
     "saved-model-differs": _error(
         "What was saved does not behave like what was trained.", "Keep the run directory and report it."
+    ),
+    "run-in-use": _error(
+        "Another process is writing to the run directory.", "Wait for it, or choose another --output-dir."
+    ),
+    "disk-full": _error(
+        "The disk is full; the newest whole checkpoint is kept.",
+        "Make room, then run the same command again: it resumes.",
+    ),
+    "output-unwritable": _error(
+        "The output folder cannot be written.", "Choose another --output-dir, or mend its permissions."
     ),
     "checkpoint-incomplete": _error(
         "The checkpoint was not written to its end.", "Pass --resume auto, which takes the newest whole one."

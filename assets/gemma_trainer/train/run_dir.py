@@ -10,14 +10,17 @@ and, at the end, the adapter or the model with its tokenizer.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import time
 from pathlib import Path
 
-from gemma_trainer.rows.problems import USAGE, Failure
+from gemma_trainer.rows.problems import STOPPED, USAGE, Failure
 
+LOCK = ".lock"
 COMPLETE = "complete.json"  # stands in a checkpoint once every file of it is on disk
 # A resumed run must be the run that was begun: these parts of run.json may not differ.
 IDENTITY = ("command", "plan.model", "plan.mode", "plan.template_hash", "plan.data.data_hash", "plan.steps")
@@ -39,6 +42,7 @@ class RunDirectory:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self._record: dict = {}
+        self._lock = None  # held until the process ends, however it ends
 
     @property
     def record(self) -> dict:
@@ -65,6 +69,10 @@ class RunDirectory:
 
         Raises Failure (exit 2) when the directory holds anything but an unfinished run of this kind.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise Failure(USAGE, "output-unwritable", f"{self.path} is a file")
+        if (self.path / LOCK).exists():
+            self._claim()
         if resume not in ("auto", "never"):
             return self._chosen_checkpoint(Path(resume))
         if not self.path.exists() or not any(self.path.iterdir()):
@@ -74,6 +82,7 @@ class RunDirectory:
             if previous is None:
                 raise Failure(USAGE, "output-exists", f"{self.path} is not a run directory, it stays as it is")
             shutil.rmtree(self.path)
+            self._lock = None
             return None
         if previous is None or previous["status"] == "done" or resume == "never":
             what = "a finished run" if previous and previous["status"] == "done" else "other files"
@@ -85,6 +94,16 @@ class RunDirectory:
                 fix="Choose another --output-dir or pass --overwrite.",
             )
         return self.newest_checkpoint()
+
+    def _claim(self) -> None:
+        """Raises Failure (exit 2) while another process writes here."""
+        if self._lock is not None:
+            return
+        self._lock = (self.path / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Failure(USAGE, "run-in-use", f"another process is writing to {self.path}") from None
 
     def _chosen_checkpoint(self, checkpoint: Path) -> Path:
         if not (checkpoint / COMPLETE).is_file():
@@ -119,7 +138,12 @@ class RunDirectory:
                     f"{self.path} was begun with other settings: {'; '.join(changed)}",
                     fix="Give the same arguments and data, choose another --output-dir, or pass --overwrite.",
                 )
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._claim()
+        except OSError as error:
+            text = f"{self.path} cannot be written: {error.strerror or error}"
+            raise Failure(USAGE, "output-unwritable", text) from None
         kept = (previous or {}).get("metrics") or {}
         begun = previous["started"] if previous else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._record = {**record, "status": "running", "started": begun, "metrics": kept}
@@ -128,6 +152,12 @@ class RunDirectory:
     def update(self, **values: object) -> None:
         self._record.update(values)
         write_json(self.run_file, self._record)
+
+    def fail(self, failure: Failure) -> None:
+        """Record why the run ended; what ended it may be a disk that takes no record."""
+        status = "stopped" if failure.exit_code == STOPPED else "failed"
+        with contextlib.suppress(OSError):
+            self.update(status=status, error=failure.problem.as_dict())
 
     def log(self, line: dict) -> None:
         with self.metrics_file.open("a", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from argparse import Namespace
@@ -19,6 +20,7 @@ from gemma_trainer.train.setup import Prepared, prepare
 
 ASSETS = Path(__file__).parents[2]
 HELD_OUT = "eval.jsonl"  # in the run directory
+DISK_FULL = 2**20  # bytes left
 VERIFIED_TOKENS = 128  # of the row that the saved and the trained model are compared on
 
 
@@ -50,11 +52,21 @@ def run_sft(args: Namespace, argv: list[str]) -> Outcome:
     try:
         return train(prepared, args, run, checkpoint)
     except Failure as failure:
-        run.update(status="stopped" if failure.exit_code == STOPPED else "failed", error=failure.problem.as_dict())
+        run.fail(failure)
         raise
     except Exception as error:
-        run.update(status="failed", error={"code": "internal", "message": str(error)[:500]})
-        raise
+        failure = as_failure(error, run.path)
+        run.fail(failure)
+        raise failure from error
+
+
+def as_failure(error: Exception, path: Path) -> Failure:
+    """What a library raised in the middle of a run, in plain words."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    # A full disk reaches us as OSError, or as whatever the writer of a checkpoint made of it.
+    if shutil.disk_usage(path).free < DISK_FULL:
+        return Failure(STOPPED, "disk-full", f"the disk of {path} is full ({text})")
+    return Failure(INTERNAL, "internal", text)
 
 
 def default_name(model: str) -> str:
