@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from scripts import ASSETS, command, run
 from training import make_tiny, question_rows
 
+CASES = Path(__file__).parent / "cases"
 pytestmark = [pytest.mark.slow, pytest.mark.main_path]
 FAST = ("--max-steps", "6", "--learning-rate", "0.01", "--eval-fraction", "0.2", "--save-steps", "2")
 
@@ -289,3 +291,13 @@ def test_a_full_disk_ends_the_run_resumable(tmp_path, monkeypatch):
     monkeypatch.setattr(sft.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
     failure = sft.as_failure(OSError(28, "No space left on device"), tmp_path)
     assert failure.exit_code == 6 and failure.problem.code == "disk-full"
+
+
+def test_rows_with_pictures_are_refused_in_plain_words(place, tmp_path):
+    (tmp_path / "dot.png").write_bytes((CASES / "media" / "dot.png").read_bytes())
+    content = [{"type": "image", "path": "dot.png"}, {"type": "text", "text": "What is it?"}]
+    row = {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "A dot."}]}
+    (tmp_path / "seen.jsonl").write_text(json.dumps(row) + "\n")
+    done = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "seen.jsonl", "--plan", "--json", cwd=place)
+    assert done.code == 5 and done.json["errors"][0]["code"] == "media-unsupported", done.stdout
+    assert done.json["errors"][0]["line"] == 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.pipeline import Row, load_rows
-from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
+from gemma_trainer.rows.content import media_of
+from gemma_trainer.rows.problems import DATA_INVALID, UNSUPPORTED, Failure, Problem
+
+CONVERT = ("python", "assets/dataset_prep.py", "convert")
 
 
 def read_clean(names: Iterable[str], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
-    """(rows, warnings), checked against the model's family and template. Raises Failure (exit 3) with every kept problem when a single row is refused.
+    """(rows, warnings), checked against the model's family and template. Raises Failure (exit 3) with every
+    kept problem when a single row is refused, and (exit 5) for images and sound.
 
     A run on what is left of damaged data would look like a run on all of it.
     """
@@ -23,8 +28,20 @@ def read_clean(names: Iterable[str], task: str, model: Model) -> tuple[list[Row]
             DATA_INVALID,
             "data-refused",
             f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})",
-            fix=f"python assets/dataset_prep.py convert {names[0]} --out clean.jsonl --rejects rejects.jsonl",
+            fix=shlex.join([*CONVERT, names[0], "--out", "clean.jsonl", "--rejects", "rejects.jsonl"]),
         )
         failure.details = report.errors
         raise failure
+    for row in rows:
+        _refuse_media(row)
     return rows, report.warnings
+
+
+def _refuse_media(row: Row) -> None:
+    """Text training would turn a picture into a bare placeholder. Raises Failure (exit 5)."""
+    for at, message in enumerate(row.data.get("messages", ())):
+        if media := media_of(message.get("content")):
+            text = f"the row holds {media[0]}, and only text is trained and measured"
+            raise Failure(
+                UNSUPPORTED, "media-unsupported", text, file=row.file, line=row.line, path=f"messages[{at}].content"
+            )

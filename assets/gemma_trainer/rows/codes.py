@@ -99,6 +99,9 @@ TRAINING = {
         "The model is no Gemma that is known, or nothing in it tells its family.",
         "Give a Gemma; pass --family if its files do not tell.",
     ),
+    "media-unsupported": _error(
+        "A row holds images, audio or video; training and evaluation read text only.", "Leave these rows out."
+    ),
     "experts-untrained": _warning(
         "The expert layers of a mixture-of-experts model get no adapters.", "Use --mode full to train them."
     ),

@@ -37,6 +37,12 @@ def says_nothing(content: object) -> bool:
     return not any(part.get("type") != "text" or (part.get("text") or "").strip() for part in content)
 
 
+def media_of(content: object) -> list[str]:
+    """Types of the parts that are not text: image, audio, video."""
+    parts = content if isinstance(content, list) else []
+    return [part["type"] for part in parts if isinstance(part, dict) and part.get("type") not in (None, "text")]
+
+
 def fold(text: str) -> str:
     """The text with case and blanks folded: equal for texts that say the same."""
     return _BLANKS.sub(" ", text).strip().casefold()

@@ -105,7 +105,10 @@ def build_trainer(
 
 
 def held_out_loss(trainer: SFTTrainer) -> float | None:
-    """Mean loss per trained token of the held-out rows, None without any."""
+    """Loss per trained token of the held-out rows, averaged over batches; None without any.
+
+    evaluate.py averages over tokens, so the two differ a little where rows differ in length.
+    """
     if trainer.eval_dataset is None:
         return None
     return trainer.evaluate()["eval_loss"]
