@@ -260,3 +260,31 @@ def test_a_reply_without_a_sample_is_an_error(tmp_path):
     file.write_text("I cannot do that.", "utf-8")
     code, document, _, _ = convert(file, "--from", "teacher-reply")
     assert code == 3 and codes(document) == {"no-rows"}
+
+
+def test_corrected_rejects_can_be_converted(write, tmp_path):
+    rows = write(GOOD, chat(user("a"), user("b"), assistant("c")))
+    _, document, _, rejects = convert(rows, "--family", "gemma3")
+    assert len(rejects) == 1
+    again = Path(document["result"]["rejects"])
+    words = ("--family", "gemma3", "--repair", "merge-turns", "--out", tmp_path / "again.jsonl")
+    code, document = prep("convert", again, *words)
+    assert code == 0 and document["result"]["rows_out"] == 1
+
+
+def test_a_mapped_column_that_no_row_has_is_refused(write):
+    file = write({"question": "a", "reply": "b"}, {"question": "c", "reply": "d", "notes": "e"})
+    code, document, _, _ = convert(file, "--map", "prompt=question", "completion=replly")
+    assert code == 2 and "replly" in document["errors"][0]["message"]
+    code, _, rows, _ = convert(file, "--map", "prompt=question", "completion=reply")
+    assert code == 0 and len(rows) == 2
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: __import__("os").mkfifo(path)], ids=["folder", "pipe"])
+def test_what_is_no_regular_file_is_never_replaced(make, write):
+    file = write(GOOD)
+    out = file.with_name("special")
+    make(out)
+    code, document = prep("convert", file, "--out", out, "--overwrite")
+    assert code == 2 and codes(document) == {"output-unwritable"}
+    assert out.exists() and not out.is_file()

@@ -1,9 +1,13 @@
 """What holds for every script: help, JSON, exit codes, configuration files."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -131,3 +135,66 @@ def test_what_a_library_prints_does_not_reach_stdout(capsys):
     assert cli.main("x.py", "", lambda parser: None, noisy, ["--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["result"] == {"a": 1} and "hello" in captured.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--learning-rate", "inf"),
+        ("--learning-rate", "nan"),
+        ("--epochs", "inf"),
+        ("--seed", "-1"),
+        ("--seed", str(2**70)),
+        ("--lora-rank", "0"),
+        ("--max-steps", "-3"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_usage_errors(words):
+    done = run("sft_train.py", "--model", "m", "--data", "d", *words, "--json")
+    assert done.code == 2 and done.codes == {"usage"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_a_stdout_that_takes_nothing_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, ASSETS / "doctor.py"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "cannot be written" in done.stderr
+
+
+def test_sigterm_ends_like_ctrl_c(capsys):
+    def terminated(args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    assert cli.main("x.py", "", lambda parser: None, terminated, ["--json"]) == 6
+    assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "interrupted"
+
+
+def test_config_values_are_plain(tmp_path):
+    (tmp_path / "run.yaml").write_text("model: {a: 1}\n")
+    done = run("sft_train.py", "--config", tmp_path / "run.yaml", "--data", "d", "--json")
+    assert done.code == 2 and "plain values" in done.json["errors"][0]["message"]
+
+
+def test_a_reporting_package_that_is_missing_is_told(monkeypatch):
+    from gemma_trainer.train import sft
+
+    monkeypatch.setattr(sft, "installed", lambda name: None)
+    with pytest.raises(Failure, match="python -m pip install wandb"):
+        sft.require_training_packages("lora", "wandb")
+
+
+def test_without_network_a_hub_id_is_a_remote_failure(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    from gemma_trainer.data.tokens import load_tokenizer
+
+    def unreachable(*args, **options):
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with pytest.raises(Failure, match="cannot be reached") as caught:
+        load_tokenizer("org/name")
+    assert caught.value.exit_code == 7

@@ -132,7 +132,7 @@ def undisturbed(place):
     return place / "whole"
 
 
-@pytest.mark.parametrize("step", [3, 7, 14])  # the last whole checkpoint is mid-epoch, or at the end of one
+@pytest.mark.parametrize("step", [3, 7, 10, 14])  # the last whole checkpoint is mid-epoch, or at the end of one
 def test_a_killed_run_resumes_to_the_same_losses(step, place, undisturbed):
     name = f"killed-{step}"
     code, _ = kill_after(place, name, step, *DROPOUT)
@@ -263,12 +263,19 @@ def damaged(place, name, change):
     return folder
 
 
+def change_config(folder, **values):
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
 @pytest.mark.parametrize(
     "name, change, code",
     [
         ("cut", lambda f: os.truncate(f / "model.safetensors", 5000), "model-unreadable"),
         ("config", lambda f: (f / "config.json").write_text('{"model_type": "gemma3_text",'), "tokenizer-unreadable"),
         ("bare", lambda f: (f / "tokenizer.json").unlink(), "tokenizer-not-found"),
+        ("shape", lambda f: change_config(f, intermediate_size=77), "model-unreadable"),
+        ("layers", lambda f: change_config(f, num_hidden_layers=3), "model-unreadable"),
         ("llama", lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "family-unknown"),
     ],
 )
@@ -301,3 +308,23 @@ def test_rows_with_pictures_are_refused_in_plain_words(place, tmp_path):
     done = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "seen.jsonl", "--plan", "--json", cwd=place)
     assert done.code == 5 and done.json["errors"][0]["code"] == "media-unsupported", done.stdout
     assert done.json["errors"][0]["line"] == 1
+
+
+def test_a_family_that_does_not_fit_the_model_is_refused(place):
+    done = train(place, "misfit", *FAST, "--family", "gemma4", "--plan")
+    assert done.code == 2 and done.codes == {"family-unknown"}
+
+
+def test_answers_are_written_to_be_read_and_never_over_the_data(finished, place):
+    folder, _ = finished
+    data = folder / "eval.jsonl"
+    before = data.read_bytes()
+    words = ("--adapter", folder, "--data", data, "--metric", "exact", "--compare-base", "--json")
+    refused = run("evaluate.py", *words, "--output", data, "--overwrite", cwd=place)
+    assert refused.code == 2 and data.read_bytes() == before
+    done = run("evaluate.py", *words, "--output", "new/answers.jsonl", cwd=place)
+    assert done.code == 0, done.stdout
+    lines = [json.loads(line) for line in (place / "new" / "answers.jsonl").read_text().splitlines()]
+    assert len(lines) == done.json["result"]["rows"]
+    assert lines[0]["row"] == 1 and lines[0]["messages"][-1]["role"] == "user"
+    assert {"prediction", "target", "exact_match"} <= lines[0].keys() and "prediction" in lines[0]["base"]

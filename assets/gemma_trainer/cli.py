@@ -7,8 +7,10 @@ import contextlib
 import difflib
 import io
 import json
+import math
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, USAGE, Failure, Problem, missing
 
-__all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive"]
+__all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive", "seed"]
 
 EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   3 data invalid   4 dependency missing
@@ -68,6 +70,7 @@ def main(
             stream.reconfigure(errors="backslashreplace")
     # What is known even if parsing fails: an agent that asked for JSON gets JSON.
     as_json, debug = "--json" in argv, "--debug" in argv
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: schedulers send this one
     try:
         parser = _Parser(
             prog=name, description=description, epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -84,18 +87,31 @@ def main(
         outcome = Outcome(errors=[failure.problem, *failure.details], exit_code=failure.exit_code)
     except KeyboardInterrupt:
         outcome = Outcome(
-            errors=[Problem("interrupted", "Stopped by Ctrl-C.", fix="Run the same command again.")], exit_code=STOPPED
+            errors=[Problem("interrupted", "Stopped by a signal.", fix="Run the same command again.")],
+            exit_code=STOPPED,
         )
     except Exception as error:
         if debug:
             traceback.print_exc()
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        outcome = Outcome(errors=[Problem("internal", text)], exit_code=INTERNAL)
+        code = "io-failed" if isinstance(error, OSError) else "internal"
+        outcome = Outcome(errors=[Problem(code, text)], exit_code=INTERNAL)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     try:
         _emit(name, outcome, as_json)
     except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
+    except OSError as error:
+        _forget_stdout()
+        log(f"error: the result cannot be written to stdout: {error.strerror}")
+        return INTERNAL
     return outcome.exit_code
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more at its end, which would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def positive(kind: type):
@@ -103,8 +119,8 @@ def positive(kind: type):
 
     def convert(text: str):
         value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above zero")
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not a number above zero")
         return value
 
     convert.__name__ = f"positive {kind.__name__}"
@@ -115,6 +131,13 @@ def fraction(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
+    return value
+
+
+def seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 2^32)")
     return value
 
 
@@ -184,8 +207,10 @@ def _flag_value(flags: dict, key: object, value: object, path: Path):
 
 
 def _convert(action: argparse.Action, key: object, item: object, path: Path):
+    if isinstance(item, dict | list):
+        raise Failure(USAGE, "usage", f"`{key}` in {path} takes plain values, not {item!r}")
     try:
-        item = item if item is None or action.type is None else action.type(str(item))
+        item = item if item is None else (action.type or str)(str(item))
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise Failure(USAGE, "usage", f"`{key}` in {path}: {item!r} is not accepted ({error})") from None
     if action.choices and item not in action.choices:

@@ -28,7 +28,9 @@ def read_clean(names: Iterable[str], task: str, model: Model) -> tuple[list[Row]
             DATA_INVALID,
             "data-refused",
             f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})",
-            fix=shlex.join([*CONVERT, names[0], "--out", "clean.jsonl", "--rejects", "rejects.jsonl"]),
+            fix=shlex.join(
+                [*CONVERT, *names, "--family", model.family.name, "--out", "clean.jsonl", "--rejects", "rejects.jsonl"]
+            ),
         )
         failure.details = report.errors
         raise failure

@@ -6,14 +6,14 @@ import base64
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from gemma_trainer.data.check_media import is_local, source_of, sources
+from gemma_trainer.data.output import replacing
 from gemma_trainer.data.pipeline import Checked
 from gemma_trainer.data.report import Report
-from gemma_trainer.rows.problems import INTERNAL, USAGE, Failure, Problem
+from gemma_trainer.rows.problems import INTERNAL, Failure, Problem
 
 
 class Written(NamedTuple):
@@ -36,7 +36,7 @@ def write_rows(
     """
     kept = refused = 0
     before = report.rows
-    with _replacing(out) as good, _replacing(rejects) as bad:
+    with replacing(out) as good, replacing(rejects) as bad:
         for checked in rows:
             data, problems = checked.data, checked.problems
             repeats = [p for p in problems if p.code in _REPEATS] if drop_repeats else []
@@ -59,38 +59,6 @@ def write_rows(
     if written.read != kept + refused:
         raise Failure(INTERNAL, "internal", f"{written.read} rows read, {kept} written and {refused} refused")
     return written
-
-
-def check_targets(files: list[Path], targets: list[Path], overwrite: bool) -> None:
-    """Raise Failure (exit 2) where a target is an input, exists already, or is named twice."""
-    inputs = {path.resolve() for path in files}
-    for at, target in enumerate(targets):
-        if target.resolve() in inputs:
-            raise Failure(USAGE, "usage", f"{target} is an input file", fix="Write to another file.")
-        if target.exists() and not overwrite:
-            raise Failure(USAGE, "output-exists", f"{target} exists", file=str(target))
-        if target.resolve() in {other.resolve() for other in targets[:at]}:
-            raise Failure(USAGE, "usage", f"{target} is named twice")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[TextIO]:
-    """A file that takes the place of `path` once it is whole and holds something."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise Failure(USAGE, "file-unreadable", f"{path}: {error.strerror or error}", file=str(path)) from None
-    try:
-        with file:
-            yield file
-        if part.stat().st_size:
-            part.replace(path)
-        elif path.exists():
-            path.unlink()  # --overwrite: an older file must not pass for this run's
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _reject(checked: Checked, problems: list[Problem]) -> dict:

@@ -55,5 +55,8 @@ def describe_model(family: str, model: str | None) -> Model:
     chosen = facts.family if family == "auto" else get_family(family)
     if chosen is None:
         raise Failure(USAGE, "family-unknown", f"nothing in {model} tells its Gemma family", fix="Pass --family.")
+    if facts.family and facts.family.turn_start != chosen.turn_start:
+        text = f"--family {chosen.name} does not fit {model}, which is {facts.family.title}"
+        raise Failure(USAGE, "family-unknown", text, fix="Drop --family.")
     origin = "told by the model" if family == "auto" else "asked for"
     return Model(chosen, origin, Renderer(chosen, template), tokenizer, facts.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ ONCE = frozenset({"layout-converted", "text-plain", "text-rendered"})
 MENDED = frozenset(
     {"encoding-unsupported", "lone-carriage-returns", "byte-order-mark", "not-json-lines", "json-extra-data"}
 )
+LOOKED_AT = 100  # rows, to learn which columns there are
+REJECT_KEYS = frozenset({"file", "line", "row", "codes", "problems", "input"})  # see convert.py
 CHARACTERS_PER_TOKEN = 4  # of English text; only to guess a length without a tokenizer
 WIDE_PER_TOKEN = 1.5  # of Chinese, Japanese and Korean
 _WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -99,16 +102,36 @@ def load_rows(
 
 def resolve_task(files: list[Path], task: str, delimiter: str | None = None, mapping: Mapping | None = None) -> str:
     """The task itself, or for "auto" the one that the first readable row is made for."""
-    if task != "auto":
+    if task != "auto" and not mapping:
         return task
+    values = [item.value for item in islice(_readable(files, delimiter), LOOKED_AT if mapping else 1)]
+    if mapping:
+        _check_mapping(mapping, values)
+    value = values[0] if values else None
+    if isinstance(value, dict) and mapping:
+        value = {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
+    return task if task != "auto" else "sft" if value is None else detect_task(value)
+
+
+def _check_mapping(mapping: Mapping, values: list[object]) -> None:
+    """Raises Failure (exit 2) for a column that no row has: a typing error would otherwise change what is read."""
+    columns = list(dict.fromkeys(name for value in values if isinstance(value, dict) for name in value))
+    lacking = [column for column in mapping.values() if column not in columns]
+    if columns and lacking:
+        text = f"--map names columns that the data has not: {', '.join(lacking)}"
+        raise Failure(USAGE, "usage", f"{text} (it has {', '.join(columns)[:200]})", fix="Name columns of the data.")
+
+
+def _readable(files: list[Path], delimiter: str | None) -> Iterator[RawRow]:
     for file in files:
         for item in read_rows(file, delimiter):
             if isinstance(item, RawRow) and item.fault is None:
-                value = item.value
-                if mapping and isinstance(value, dict):
-                    value = {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
-                return detect_task(value)
-    return "sft"
+                yield item._replace(value=unwrapped(item.value))
+
+
+def unwrapped(value: object) -> object:
+    """The row inside an entry of a rejects file, so that a corrected one can be converted again."""
+    return value["input"] if isinstance(value, dict) and value.keys() == REJECT_KEYS else value
 
 
 def check_files(
@@ -148,7 +171,7 @@ def _check_file(
             yield Checked(item, None, [item.fault], [], str(file))
             continue
         notes = Notes()
-        data, layout = process(item.value, options, setting, notes)
+        data, layout = process(unwrapped(item.value), options, setting, notes)
         where = item.line or item.row
         if layout:
             report.layouts[layout] += 1

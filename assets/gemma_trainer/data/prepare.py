@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemma_trainer.data.convert import Written, check_targets, write_rows
+from gemma_trainer.data.convert import Written, write_rows
 from gemma_trainer.data.lengths import Lengths, counted
 from gemma_trainer.data.model import Model, describe_model
+from gemma_trainer.data.output import check_targets
 from gemma_trainer.data.pipeline import Checked, Options, check_files, parse_mapping, resolve_task
 from gemma_trainer.data.repair import CONVERTING
 from gemma_trainer.data.report import MAX_ERRORS, Report

@@ -102,16 +102,16 @@ def _download(model: str) -> Path:
     """The folder of the cached snapshot that holds the tokenizer files of a hub model."""
     try:
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError:
         raise missing("huggingface_hub", f"loading {model} from the hub") from None
     folder = None
     for name in _HUB_FILES:
         try:
             file = Path(hf_hub_download(model, name, local_files_only=_offline()))
-        except EntryNotFoundError:  # not in the model, or not in the cache
+        except EntryNotFoundError as error:  # not in the model; or no network, and not in the cache
             if name == "tokenizer.json":
-                raise _hub_failure(model, _offline()) from None
+                raise _hub_failure(model, isinstance(error, LocalEntryNotFoundError)) from None
             continue
         except Exception as error:
             raise _explained(model, error) from None
@@ -123,9 +123,10 @@ def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _hub_failure(model: str, offline: bool) -> Failure:
-    if offline:
-        text = f"{model} is not in the local cache and HF_HUB_OFFLINE is set"
+def _hub_failure(model: str, unreachable: bool) -> Failure:
+    if unreachable:
+        why = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
+        text = f"{model} is not in the local cache and {why}"
         return Failure(REMOTE_FAILED, "model-offline", text)
     return Failure(USAGE, "tokenizer-not-found", f"the hub model {model} has no tokenizer.json")
 

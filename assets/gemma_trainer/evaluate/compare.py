@@ -12,7 +12,9 @@ from gemma_trainer.cli import Outcome, log
 from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import describe_model
+from gemma_trainer.data.output import check_targets, replacing
 from gemma_trainer.data.render import Renderer
+from gemma_trainer.data.sources import expand
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.hardware import detect, share_cores
@@ -47,8 +49,8 @@ def run_evaluation(args: Namespace) -> Outcome:
     if lacking:
         raise missing(" ".join(lacking), "evaluation", "train")
     output = Path(args.output) if args.output else None
-    if output and output.exists() and not args.overwrite:
-        raise Failure(USAGE, "output-exists", f"{output} exists")
+    if output:
+        check_targets(expand(args.data), [output], args.overwrite)
     share_cores()
     subject = find_subject(args)
     held_out = load_held_out(args.data, subject.adapter or subject.tuned, args.family, args.max_length, args.max_rows)
@@ -58,7 +60,7 @@ def run_evaluation(args: Namespace) -> Outcome:
     result = {"rows": len(held_out.rows), "metrics": list(metrics), "model": subject.tuned, "adapter": subject.adapter}
     result |= {"base": base, "tuned": tuned}
     if output:
-        _write(output, lines)
+        _write(output, held_out, *lines)
         result["output"] = str(output)
     return Outcome(
         result=result,
@@ -163,23 +165,24 @@ def measure_model(model, held_out: HeldOut, metrics: Sequence[str], max_new_toke
 
 def _measure_both(
     subject: Subject, args: Namespace, held_out: HeldOut, metrics: Sequence[str]
-) -> tuple[dict | None, dict, list[dict]]:
-    """(base, tuned, lines of the tuned one). An adapter shares the weights of its base, so those are loaded once."""
+) -> tuple[dict | None, dict, tuple[list[dict], list[dict]]]:
+    """(base, tuned, lines of both). An adapter shares the weights of its base, so those are loaded once."""
     from gemma_trainer.models.load import load_adapter
 
     def measure(model):
         return measure_model(model, held_out, metrics, args.max_new_tokens, args.batch_size)
 
-    base, model = None, None
+    base, base_lines, model = None, [], None
     if args.compare_base:
         model = _load(subject.base, args)
-        base, _ = measure(model)
+        base, base_lines = measure(model)
     if subject.adapter:
         model = load_adapter(model or _load(subject.base, args), subject.adapter)
     else:
         del model  # not both in memory
         model = _load(subject.tuned, args)
-    return base, *measure(model)
+    tuned, lines = measure(model)
+    return base, tuned, (base_lines, lines)
 
 
 def sql_warnings(summary: dict) -> list[Problem]:
@@ -213,7 +216,12 @@ def _shown(key: str, number: float | None) -> str:
     return f"{number:.4f}" if key == "loss" else f"{number:.1%}"
 
 
-def _write(path: Path, lines: list[dict]) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
-    part.replace(path)
+def _write(path: Path, held_out: HeldOut, base: list[dict], tuned: list[dict]) -> None:
+    """One line a row that can be read on its own: what was asked, the right answer, and what each model said."""
+    with replacing(path) as file:
+        for number, (row, line) in enumerate(zip(held_out.rows, tuned, strict=True)):
+            asked = row["messages"][: held_out.tasks[number].answer]
+            told = {"row": number + 1, "messages": asked, **line}
+            if base:
+                told["base"] = {key: value for key, value in base[number].items() if key != "target"}
+            file.write(json.dumps(told, ensure_ascii=False) + "\n")

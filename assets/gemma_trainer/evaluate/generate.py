@@ -19,6 +19,7 @@ class Task:
     """One held-out row: what the model reads, what it should say, and the row's ids with the loss on that answer."""
 
     prompt_ids: list[int]
+    answer: int  # index of the message that is the right answer
     target: str
     target_tokens: int
     encoded: Encoded
@@ -37,6 +38,7 @@ def make_task(row: dict, renderer: Renderer, tokenizer: RowTokenizer) -> Task | 
     prompt = renderer.prompt({**row, "messages": messages[:last]})
     return Task(
         prompt_ids=tokenizer.backend.encode(prompt, add_special_tokens=False).ids,
+        answer=last,
         target=strip_stops(answer, renderer.family.stop_tokens),
         target_tokens=tokenizer.count(answer),
         encoded=tokenizer.encode(rendered),

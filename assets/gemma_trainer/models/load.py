@@ -28,7 +28,8 @@ def quiet_libraries() -> None:
 
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for name in ("bitsandbytes", "bitsandbytes.backends.cpu.ops"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     transformers.utils.logging.set_verbosity_error()
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
@@ -43,7 +44,6 @@ def load_model(
     unreadable (exit 2) or when the checkpoint does not fill the model (exit 5): a multimodal checkpoint loaded
     through a text class would otherwise be a random model that trains without an error.
     """
-    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options = {"dtype": dtype, "trust_remote_code": trust_remote_code, "output_loading_info": True}
@@ -55,9 +55,8 @@ def load_model(
         if config.model_type == "gemma2":
             options["attn_implementation"] = "eager"  # sdpa cannot soft-cap attention scores
         model, info = AutoModelForCausalLM.from_pretrained(reference, **options)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).splitlines()[0][:300]
-        raise Failure(USAGE, "model-unreadable", f"{reference} cannot be loaded: {reason}") from None
+    except Exception as error:  # a damaged config or tensor file surfaces as anything
+        raise Failure(USAGE, "model-unreadable", f"{reference} cannot be loaded: {_reason(error)}") from error
     check_loading(reference, info)
     if quantize:
         keep_gradients_on_cpu(model)
@@ -155,13 +154,17 @@ def check_trainable(model: torch.nn.Module) -> tuple[int, int]:
 def load_adapter(model: PreTrainedModel, adapter: str, trainable: bool = False) -> torch.nn.Module:
     """The model with a saved PEFT adapter on it. `trainable` must be said: PEFT loads adapters frozen by default."""
     from peft import PeftModel
-    from safetensors import SafetensorError
 
     try:
         return PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).splitlines()[0][:300]
-        raise Failure(USAGE, "adapter-unreadable", f"{adapter} does not load on this model: {reason}") from None
+    except Exception as error:  # as above
+        raise Failure(
+            USAGE, "adapter-unreadable", f"{adapter} does not load on this model: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def adapter_base(adapter: str | Path) -> str:

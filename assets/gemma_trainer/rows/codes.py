@@ -23,6 +23,10 @@ def _warning(cause: str, fix: str) -> Code:
 
 # Any command.
 COMMAND = {
+    "io-failed": _error(
+        "The operating system refused to read or write.",
+        "Check path, permissions and free space, then run the same command again.",
+    ),
     "usage": _error("A flag or value is not accepted.", "See --help of the command."),
     "internal": _error(
         "The command met a state it does not know.", "Report it with the traceback that --debug prints."
@@ -35,7 +39,7 @@ COMMAND = {
     ),
     "file-not-found": _error("An input file or folder does not exist.", "Check the path."),
     "output-exists": _error("The output is already there.", "Choose another name or pass --overwrite."),
-    "interrupted": _error("Ctrl-C ended the command.", "Run the same command again."),
+    "interrupted": _error("Ctrl-C or SIGTERM ended the command.", "Run the same command again."),
     "dependency-missing": _error(
         "A Python package that this step needs is not installed.", "Run the install command in the message."
     ),

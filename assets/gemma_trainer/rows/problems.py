@@ -44,7 +44,8 @@ class Problem:
         return {**asdict(self), "fix": self.fix or CODES[self.code].fix}
 
     def __str__(self) -> str:
-        where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        row = f"row {self.row}" if self.row and not self.line else self.line
+        where = ":".join(str(part) for part in (self.file, row) if part is not None)
         path = f" ({self.path})" if self.path else ""
         fix = self.fix or CODES[self.code].fix
         return f"{where + ': ' if where else ''}{self.code}: {self.message}{path}" + (f" | fix: {fix}" if fix else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gemma_trainer.cli import fraction, positive
+from gemma_trainer.cli import fraction, positive, seed
 from gemma_trainer.families.catalogue import family_names
 
 
@@ -47,7 +47,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--save-steps", type=positive(int), help="steps between checkpoints (default: ten a run)")
 
     run = parser.add_argument_group("run")
-    run.add_argument("--seed", type=int, default=0, help="default 0")
+    run.add_argument("--seed", type=seed, default=0, help="default 0")
     run.add_argument(
         "--resume", default="auto", metavar="auto|never|DIR", help="go on from the last checkpoint (default auto)"
     )

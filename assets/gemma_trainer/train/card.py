@@ -48,6 +48,7 @@ def write_card(path: Path, record: dict) -> None:
         "| measure | before | after |",
         "| --- | --- | --- |",
         *_result_lines(metrics),
+        *_unseen_lines(metrics.get("unseen_tables")),
         "",
         "![loss](loss.png)",
         "",
@@ -74,6 +75,20 @@ def _result_lines(metrics: dict) -> list[str]:
         if after.get(key) is not None
     ]
     return lines or ["| final training loss | | " + _number(metrics.get("train_loss")) + " |"]
+
+
+def _unseen_lines(unseen: dict | None) -> list[str]:
+    """The demo's questions about tables that stand nowhere in its training data."""
+    if not unseen:
+        return []
+    return [
+        "",
+        "On tables never seen in training:",
+        "",
+        "| measure | before | after |",
+        "| --- | --- | --- |",
+        *_result_lines(unseen),
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.data.encode import Encoded, RowTokenizer
+from gemma_trainer.data.output import replacing
 from gemma_trainer.data.pipeline import Row
 from gemma_trainer.data.render import Rendered, Renderer
 from gemma_trainer.data.view import painted
@@ -124,8 +125,6 @@ def check_trained(encoded: EncodedSet, what: str) -> None:
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
     """The rows as canonical JSONL, for evaluate.py."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
+    with replacing(path) as file:
         for row in rows:
             file.write(json.dumps(row.data, ensure_ascii=False) + "\n")
-    part.replace(path)

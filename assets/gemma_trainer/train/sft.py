@@ -12,7 +12,7 @@ from pathlib import Path
 from gemma_trainer.cli import Outcome, command, log
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.hardware import share_cores
-from gemma_trainer.plan.packages import missing_packages, versions
+from gemma_trainer.plan.packages import installed, missing_packages, versions
 from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, missing
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory
@@ -35,7 +35,7 @@ def run_sft(args: Namespace, argv: list[str]) -> Outcome:
             next=[prepared.plan.launch],
             summary=prepared.plan.summary(),
         )
-    require_training_packages(prepared.plan.mode)
+    require_training_packages(prepared.plan.mode, args.report_to)
     run = RunDirectory(args.output_dir or Path("runs") / default_name(args.model))
     checkpoint = run.open(args.resume, args.overwrite)
     record = {
@@ -73,9 +73,10 @@ def default_name(model: str) -> str:
     return f"{Path(model).name.removesuffix('.gguf')}-sft"
 
 
-def require_training_packages(mode: str) -> None:
+def require_training_packages(mode: str, report_to: str = "none") -> None:
     """Raises Failure (exit 4) before anything heavy is imported."""
-    lacking = missing_packages("train") + (missing_packages("train in 4 bits") if mode == "qlora" else [])
+    lacking = [] if report_to == "none" or installed(report_to) else [report_to]
+    lacking += missing_packages("train") + (missing_packages("train in 4 bits") if mode == "qlora" else [])
     if lacking:
         raise missing(" ".join(lacking), "training")
 
