@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gemma_trainer import cli
 from gemma_trainer.plan.hardware import detect
-from gemma_trainer.plan.packages import check_packages, versions
+from gemma_trainer.plan.packages import check_packages, install_missing, versions
 from gemma_trainer.plan.plan import choose_backend, choose_dtype, choose_mode
 
 ASSETS = Path(__file__).parent
@@ -29,12 +29,13 @@ def add_arguments(parser):
 
 def run(args) -> cli.Outcome:
     hardware = detect()
-    table, warnings = check_packages(cpu_only=hardware.kind != "cuda")
+    cpu_only = hardware.kind != "cuda"
+    table, warnings = check_packages(cpu_only)
     backend, why_backend = choose_backend("auto", hardware)
     mode, why_mode = choose_mode(None, hardware)
     dtype, why_dtype = choose_dtype(None, mode, hardware)
     result = {
-        "hardware": {**hardware.as_dict(), "summary": str(hardware)},
+        "hardware": hardware.as_dict(),
         "versions": versions(),
         "work": table,
         "route": {
@@ -51,20 +52,13 @@ def run(args) -> cli.Outcome:
             + (f": {state['install']}" if state["install"] else "")
         )
     lines += ["", "versions  " + ", ".join(f"{name} {text}" for name, text in result["versions"].items())]
-    return cli.Outcome(result=result, warnings=warnings, next=_next(table), summary="\n".join(lines))
+    return cli.Outcome(result=result, warnings=warnings, next=_next(table, cpu_only), summary="\n".join(lines))
 
 
-def _next(table: dict) -> list[str]:
-    install = list(dict.fromkeys(word for state in table.values() for word in state["missing"]))
-    if install:
-        return [table_install(table)]
-    return [cli.command(ASSETS / "sft_train.py", "--demo")]
-
-
-def table_install(table: dict) -> str:
-    """One command for everything that is missing."""
-    words = [word for state in table.values() if state["install"] for word in state["install"].split()[4:]]
-    return "python -m pip install " + " ".join(dict.fromkeys(words))
+def _next(table: dict, cpu_only: bool) -> list[str]:
+    """One command for everything that is missing, else the demo."""
+    lacking = list(dict.fromkeys(name for state in table.values() for name in state["missing"]))
+    return [install_missing(lacking, cpu_only) or cli.command(ASSETS / "sft_train.py", "--demo")]
 
 
 if __name__ == "__main__":

@@ -328,3 +328,14 @@ def test_answers_are_written_to_be_read_and_never_over_the_data(finished, place)
     assert len(lines) == done.json["result"]["rows"]
     assert lines[0]["row"] == 1 and lines[0]["messages"][-1]["role"] == "user"
     assert {"prediction", "target", "exact_match"} <= lines[0].keys() and "prediction" in lines[0]["base"]
+
+
+def test_rows_from_stdin_are_read_once(place):
+    words = ("--model", "tiny", "--plan", "--json", "--data")
+    with (place / "rows.jsonl").open() as rows:
+        piped = subprocess.run(
+            command("sft_train.py", *words, "-"), cwd=place, stdin=rows, capture_output=True, text=True
+        )
+    named = run("sft_train.py", *words, "rows.jsonl", cwd=place)
+    plans = [json.loads(text)["result"]["plan"]["data"] for text in (piped.stdout, named.stdout)]
+    assert plans[0] == plans[1]

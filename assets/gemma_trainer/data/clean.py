@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.pipeline import Row, load_rows
@@ -13,14 +14,14 @@ from gemma_trainer.rows.problems import DATA_INVALID, UNSUPPORTED, Failure, Prob
 CONVERT = ("python", "assets/dataset_prep.py", "convert")
 
 
-def read_clean(names: Iterable[str], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
+def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
     """(rows, warnings), checked against the model's family and template. Raises Failure (exit 3) with every
     kept problem when a single row is refused, and (exit 5) for images and sound.
 
     A run on what is left of damaged data would look like a run on all of it.
     """
-    names = list(names)
-    stream, report = load_rows(names, task=task, family=model.family, renders_reasoning=model.renders_reasoning)
+    files = list(files)
+    stream, report = load_rows(files, task=task, family=model.family, renders_reasoning=model.renders_reasoning)
     rows = list(stream)
     if report.errors_by_code:
         refused = report.rows - report.valid
@@ -29,7 +30,16 @@ def read_clean(names: Iterable[str], task: str, model: Model) -> tuple[list[Row]
             "data-refused",
             f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})",
             fix=shlex.join(
-                [*CONVERT, *names, "--family", model.family.name, "--out", "clean.jsonl", "--rejects", "rejects.jsonl"]
+                [
+                    *CONVERT,
+                    *map(str, files),
+                    "--family",
+                    model.family.name,
+                    "--out",
+                    "clean.jsonl",
+                    "--rejects",
+                    "rejects.jsonl",
+                ]
             ),
         )
         failure.details = report.errors

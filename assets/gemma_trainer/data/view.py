@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemma_trainer.data.encode import Encoded
 from gemma_trainer.data.lengths import render_all
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.pipeline import Checked
+from gemma_trainer.data.render import Rendered
 from gemma_trainer.families.family import RenderError
 
 TRAINED, PLAIN, FAINT = "\x1b[1;32m", "\x1b[0m", "\x1b[2m"
@@ -31,16 +33,21 @@ def view_rows(rows: Iterator[Checked], model: Model, count: int, loss_on: str = 
         sides = ("chosen", "rejected") if len(texts) == 2 else (None,)
         for side, rendered in zip(sides, texts, strict=True):
             encoded = model.tokenizer.encode(rendered) if model.tokenizer else None
-            yield {
-                "file": checked.file,
-                "line": checked.raw.line,
-                "row": checked.raw.row,
-                **({"side": side} if side else {}),
-                "text": rendered.text,
-                "trained": rendered.trained,
-                "tokens": len(encoded.ids) if encoded else None,
-                "trained_tokens": sum(encoded.mask) if encoded else None,
-            }
+            view = row_view(checked.file, checked.raw.line, checked.raw.row, rendered, encoded)
+            yield {**view, "side": side} if side else view
+
+
+def row_view(file: str, line: int | None, row: int, rendered: Rendered, encoded: Encoded | None) -> dict:
+    """One rendered text and where it comes from; `tokens` and `trained_tokens` are None without a tokenizer."""
+    return {
+        "file": file,
+        "line": line,
+        "row": row,
+        "text": rendered.text,
+        "trained": rendered.trained,
+        "tokens": len(encoded.ids) if encoded else None,
+        "trained_tokens": sum(encoded.mask) if encoded else None,
+    }
 
 
 def painted(view: dict, colour: bool) -> str:

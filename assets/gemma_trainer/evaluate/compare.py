@@ -15,6 +15,7 @@ from gemma_trainer.data.model import describe_model
 from gemma_trainer.data.output import check_targets, replacing
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.data.sources import expand
+from gemma_trainer.evaluate.metrics import LABELS, METRICS
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.hardware import detect, share_cores
@@ -49,11 +50,12 @@ def run_evaluation(args: Namespace) -> Outcome:
     if lacking:
         raise missing(" ".join(lacking), "evaluation", "train")
     output = Path(args.output) if args.output else None
+    files = expand(args.data)
     if output:
-        check_targets(expand(args.data), [output], args.overwrite)
+        check_targets(files, [output], args.overwrite)
     share_cores()
     subject = find_subject(args)
-    held_out = load_held_out(args.data, subject.adapter or subject.tuned, args.family, args.max_length, args.max_rows)
+    held_out = load_held_out(files, subject.adapter or subject.tuned, args.family, args.max_length, args.max_rows)
     metrics = choose_metrics(args.metric, held_out.rows)
     log(f"measuring {', '.join(metrics)} on {len(held_out.rows)} rows")
     base, tuned, lines = _measure_both(subject, args, held_out, metrics)
@@ -93,7 +95,7 @@ def find_subject(args: Namespace) -> Subject:
     return Subject(base, tuned, None)
 
 
-def load_held_out(data: Sequence[str], model: str, family: str, max_length: int, max_rows: int | None) -> HeldOut:
+def load_held_out(data: Sequence[Path], model: str, family: str, max_length: int, max_rows: int | None) -> HeldOut:
     """Rows that have a right answer and fit. Raises Failure (exit 3) when rows are refused or none is left."""
     from gemma_trainer.evaluate.generate import make_task
 
@@ -122,8 +124,6 @@ def load_held_out(data: Sequence[str], model: str, family: str, max_length: int,
 
 def choose_metrics(wish: Sequence[str] | None, rows: Sequence[dict]) -> tuple[str, ...]:
     """All metrics that the rows allow, or the wished ones. Raises Failure (exit 3) for `sql` without schemas."""
-    from gemma_trainer.evaluate.score import METRICS
-
     with_schema = all(isinstance(row.get("schema"), str) for row in rows)
     if wish and "sql" in wish and not with_schema:
         raise Failure(DATA_INVALID, "sql-schema-missing", "rows have no `schema` column to run SQL on")
@@ -199,8 +199,6 @@ def sql_warnings(summary: dict) -> list[Problem]:
 
 def table(base: dict | None, tuned: dict, rows: int) -> str:
     """Base and tuned side by side, for people."""
-    from gemma_trainer.evaluate.score import LABELS
-
     lines = [f"{rows} rows" + " " * 13 + f"{'base':>10}{'tuned':>10}"] if base else [f"{rows} rows"]
     for key, label in LABELS.items():
         if tuned.get(key) is None:

@@ -11,6 +11,14 @@ from contextlib import closing
 from difflib import SequenceMatcher
 from typing import Literal
 
+METRICS = ("exact", "similarity", "sql", "loss")  # values of --metric
+LABELS = {  # keys of a summary
+    "exact_match": "exact match",
+    "similarity": "similarity",
+    "sql_match": "SQL result match",
+    "loss": "loss per token",
+}
+
 SqlVerdict = bool | Literal["both-empty", "gold-broken"]
 
 # Bounds of one query, so that a bad answer costs a second at most and not the run.

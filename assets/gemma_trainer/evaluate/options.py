@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from gemma_trainer.cli import positive
+from gemma_trainer.evaluate.metrics import METRICS
 from gemma_trainer.families.catalogue import family_names
-
-METRICS = ("exact", "similarity", "sql", "loss")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,15 +9,6 @@ from gemma_trainer.evaluate.generate import MARGIN, Task, generate
 from gemma_trainer.evaluate.metrics import exact_match, similarity, sql_match
 from gemma_trainer.families.family import Family
 
-METRICS = ("exact", "similarity", "sql", "loss")
-KEYS = {"exact": "exact_match", "similarity": "similarity", "sql": "sql_match", "loss": "loss"}
-LABELS = {
-    "exact_match": "exact match",
-    "similarity": "similarity",
-    "sql_match": "SQL result match",
-    "loss": "loss per token",
-}
-
 
 def answer_all(model, tokenizer: RowTokenizer, family: Family, tasks: Sequence[Task], max_new_tokens, batch_size):
     """Greedy answers. Without a limit they may run MARGIN tokens over the longest right answer."""

@@ -35,7 +35,7 @@ class Hardware:
         return self.kind == "mps" and int((platform.mac_ver()[0] or "0").split(".")[0]) >= 14
 
     def as_dict(self) -> dict:
-        return {**asdict(self), "bfloat16": self.bfloat16}
+        return {**asdict(self), "bfloat16": self.bfloat16, "summary": str(self)}
 
     def __str__(self) -> str:
         cpu = f"{self.cpu_cores} CPU cores, {self.memory_gib:.0f} GiB memory"

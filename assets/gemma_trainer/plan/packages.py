@@ -18,13 +18,6 @@ NEEDS = {
     "train in 4 bits": ("bitsandbytes",),
     "read GGUF": ("gguf", "transformers"),
 }
-EXTRAS = {
-    "count tokens": "data",
-    "read Parquet": "data",
-    "train": "train",
-    "train in 4 bits": "train",
-    "read GGUF": "train",
-}
 RECORDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "tokenizers")
 
 
@@ -66,6 +59,12 @@ def install_command(packages: list[str]) -> str:
     return "python -m pip install " + " ".join(packages)
 
 
+def install_missing(packages: list[str], cpu_only: bool) -> str | None:
+    """The command that installs them, None for none; without a GPU it names the CPU build of torch."""
+    wanted = ["torch==2.13.0" if name == "torch" and cpu_only else name for name in packages]
+    return install_command(wanted) if wanted else None
+
+
 def missing_packages(work: str) -> list[str]:
     return [name for name in NEEDS[work] if installed(name) is None]
 
@@ -75,11 +74,10 @@ def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
     table, problems = {}, []
     for work in NEEDS:
         lacking = missing_packages(work)
-        wanted = ["torch==2.13.0" if name == "torch" and cpu_only else name for name in lacking]
         table[work] = {
             "ready": not lacking,
             "missing": lacking,
-            "install": install_command(wanted) if lacking else None,
+            "install": install_missing(lacking, cpu_only),
         }
     for clash in CLASHES:
         found = installed(clash.package)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 from gemma_trainer.plan.hardware import Hardware
 from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
@@ -48,7 +46,6 @@ class Plan:
     data: dict
     hardware: dict
     launch: str
-    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -72,7 +69,6 @@ class Plan:
             ("rate", f"{self.learning_rate:g}, cosine"),
             ("length", f"at most {self.max_length} tokens, longer rows: {self.overlong}, loss on {self.loss_on} turns"),
             *((f"why {key}", reason) for key, reason in self.why.items()),
-            *(("note", note) for note in self.notes),
             ("launch", self.launch),
         ]
         width = max(len(name) for name, _ in rows)
@@ -161,11 +157,3 @@ def needs_checkpointing(config: dict, tokens: int, device: str) -> bool:
     if device != "cpu" or not hidden or not layers:
         return True
     return tokens * hidden * layers * 25 * 4 > 2**30
-
-
-def read_config(model: str) -> dict:
-    """config.json of a local model folder, {} for a hub id: a plan needs no download."""
-    try:
-        return json.loads((Path(model) / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gemma_trainer.data.output import replacing
+from gemma_trainer.evaluate.metrics import LABELS
+
 LOAD_ADAPTER = """from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
@@ -58,17 +61,13 @@ def write_card(path: Path, record: dict) -> None:
         "`run.json` holds every setting, version and hash of this run.",
         "",
     ]
-    path.write_text("\n".join(lines), "utf-8")
+    with replacing(path) as file:
+        file.write("\n".join(lines))
 
 
 def _result_lines(metrics: dict) -> list[str]:
     before, after = metrics.get("before") or {}, metrics.get("after") or {}
-    names = {
-        "loss": "held-out loss per token",
-        "exact_match": "exact match",
-        "similarity": "similarity",
-        "sql_match": "SQL result match",
-    }
+    names = {"loss": f"held-out {LABELS['loss']}"} | {key: label for key, label in LABELS.items() if key != "loss"}
     lines = [
         f"| {label} | {_number(before.get(key))} | {_number(after.get(key))} |"
         for key, label in names.items()

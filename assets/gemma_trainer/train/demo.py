@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gemma_trainer.cli import Outcome, log
 from gemma_trainer.evaluate.compare import load_held_out, measure_model, table
+from gemma_trainer.evaluate.metrics import METRICS
 from gemma_trainer.models.load import load_model, quiet_libraries
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.train.card import write_card
@@ -21,7 +22,6 @@ from gemma_trainer.train.sft import ASSETS, require_training_packages, run_sft
 
 EXAMPLE = ASSETS / "examples" / "text_to_sql"
 SEEN, UNSEEN = EXAMPLE / "eval.jsonl", EXAMPLE / "eval_unseen.jsonl"
-METRICS = ("exact", "similarity", "sql", "loss")
 BATCH = 100  # questions answered at a time
 
 MODEL = {
@@ -55,7 +55,7 @@ def run_demo(args: Namespace, argv: list[str]) -> Outcome:
     training = _training_arguments(args, base, output)
     if args.plan:
         return run_sft(training, argv)
-    held_out = {name: load_held_out([str(file)], str(base), "auto", 1024, None) for name, file in _questions().items()}
+    held_out = {name: load_held_out([file], str(base), "auto", 1024, None) for name, file in _questions().items()}
     log(f"asking it {sum(len(side.rows) for side in held_out.values())} questions before training")
     before = _measure(base, held_out)
     outcome = run_sft(training, argv)

@@ -11,7 +11,7 @@ from gemma_trainer.data.encode import Encoded, RowTokenizer
 from gemma_trainer.data.output import replacing
 from gemma_trainer.data.pipeline import Row
 from gemma_trainer.data.render import Rendered, Renderer
-from gemma_trainer.data.view import painted
+from gemma_trainer.data.view import painted, row_view
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
 
@@ -103,10 +103,8 @@ def _render(row: Row, renderer: Renderer, loss_on: str) -> Rendered:
 
 def masked_sample(encoded: EncodedSet, colour: bool) -> str:
     """The first row as the model reads it, with what carries loss marked."""
-    source, row = encoded.sources[0], encoded.rows[0]
-    view = {"file": source.file, "line": source.line, "row": source.row, "text": encoded.first.text}
-    view |= {"trained": encoded.first.trained, "tokens": len(row.ids), "trained_tokens": sum(row.mask)}
-    return painted(view, colour)
+    source = encoded.sources[0]
+    return painted(row_view(source.file, source.line, source.row, encoded.first, encoded.rows[0]), colour)
 
 
 def check_trained(encoded: EncodedSet, what: str) -> None:

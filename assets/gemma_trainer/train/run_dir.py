@@ -18,6 +18,7 @@ import shutil
 import time
 from pathlib import Path
 
+from gemma_trainer.data.output import replacing
 from gemma_trainer.rows.problems import STOPPED, USAGE, Failure
 
 LOCK = ".lock"
@@ -84,9 +85,9 @@ class RunDirectory:
             shutil.rmtree(self.path)
             self._lock = None
             return None
-        if previous is None or previous["status"] == "done" or resume == "never":
-            what = "a finished run" if previous and previous["status"] == "done" else "other files"
-            what = "an unfinished run" if previous and resume == "never" and previous["status"] != "done" else what
+        done = previous is not None and previous["status"] == "done"
+        if previous is None or done or resume == "never":
+            what = "other files" if previous is None else "a finished run" if done else "an unfinished run"
             raise Failure(
                 USAGE,
                 "output-exists",
@@ -113,7 +114,7 @@ class RunDirectory:
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint whose every file was on disk when the run was killed."""
         whole = [p.parent for p in self.checkpoints.glob(f"checkpoint-*/{COMPLETE}")]
-        return max(whole, key=lambda p: int(p.name.rsplit("-", 1)[1]), default=None)
+        return max(whole, key=step_of, default=None)
 
     def drop_incomplete_checkpoints(self) -> None:
         for checkpoint in self.checkpoints.glob("checkpoint-*"):
@@ -126,9 +127,9 @@ class RunDirectory:
         except (OSError, ValueError):
             return None
 
-    def start(self, record: dict, resumed: bool) -> None:
-        """Write run.json. A resumed run is compared with the begun one first; Failure (exit 2) names what changed."""
-        previous = self.read() if resumed else None
+    def start(self, record: dict) -> None:
+        """Write run.json. What stands there already is compared first; Failure (exit 2) names what changed."""
+        previous = self.read()
         if previous is not None:
             changed = _differences(previous, record)
             if changed:
@@ -178,9 +179,13 @@ class RunDirectory:
     def rewind_metrics(self, step: int) -> None:
         """Drop what was logged after the checkpoint at `step`: the resumed run logs it again."""
         kept = [line for line in self.metrics() if line.get("step", 0) <= step]
-        part = self.metrics_file.with_name(".metrics.jsonl.part")
-        part.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
-        part.replace(self.metrics_file)
+        with replacing(self.metrics_file) as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written: N of checkpoint-N."""
+    return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def mark_complete(checkpoint: Path, step: int) -> None:

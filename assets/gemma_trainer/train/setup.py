@@ -14,7 +14,7 @@ from gemma_trainer.data.sources import data_hash, expand
 from gemma_trainer.data.split import split_by_prompt
 from gemma_trainer.models.resolve import is_local
 from gemma_trainer.plan import plan as planning
-from gemma_trainer.plan.hardware import Hardware, detect
+from gemma_trainer.plan.hardware import detect
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
 from gemma_trainer.train.rows import EncodedSet, check_trained, encode_rows
@@ -100,9 +100,8 @@ def prepare(args: Namespace, method: str, launch: str) -> Prepared:
         template_hash=renderer.template_hash,
         template_origin=renderer.origin,
         data=_data_facts(train, held_out, sides.data_hash),
-        hardware=_hardware_facts(hardware),
+        hardware=hardware.as_dict(),
         launch=launch,
-        notes=[],
     )
     warnings += [*sides.warnings, *train.warnings, *held_out.warnings]
     return Prepared(plan, renderer, tokenizer, train, held_out, plain, warnings)
@@ -126,13 +125,14 @@ class _Sides:
 
 def _load(args: Namespace, method: str, model: Model) -> _Sides:
     """Rows of both sides: --eval-data, or prompts held out of --data. Raises Failure (exit 3) for refused rows."""
-    rows, warnings = read_clean(args.data, method, model)
-    if args.eval_data:
-        held_out, more = read_clean(args.eval_data, method, model)
+    files, eval_files = expand(args.data), expand(args.eval_data or [])
+    rows, warnings = read_clean(files, method, model)
+    if eval_files:
+        held_out, more = read_clean(eval_files, method, model)
         warnings += more
     else:
         rows, held_out = split_by_prompt(rows, args.eval_fraction, args.seed)
-    return _Sides(rows, held_out, data_hash(expand([*args.data, *(args.eval_data or [])])), warnings)
+    return _Sides(rows, held_out, data_hash([*files, *eval_files]), warnings)
 
 
 def _data_facts(train: EncodedSet, held_out: EncodedSet, data_hash: str) -> dict:
@@ -145,7 +145,3 @@ def _data_facts(train: EncodedSet, held_out: EncodedSet, data_hash: str) -> dict
         "overlong": train.overlong + held_out.overlong,
         "data_hash": data_hash,
     }
-
-
-def _hardware_facts(hardware: Hardware) -> dict:
-    return {**hardware.as_dict(), "summary": str(hardware)}

@@ -15,7 +15,7 @@ from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, versions
 from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, missing
 from gemma_trainer.train.rows import masked_sample, write_rows
-from gemma_trainer.train.run_dir import RunDirectory
+from gemma_trainer.train.run_dir import RunDirectory, step_of
 from gemma_trainer.train.setup import Prepared, prepare
 
 ASSETS = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def run_sft(args: Namespace, argv: list[str]) -> Outcome:
         "plan": prepared.plan.as_dict(),
         "versions": versions(),
     }
-    run.start(record, resumed=checkpoint is not None or run.run_file.exists())
+    run.start(record)
     log(prepared.plan.summary())
     log(masked_sample(prepared.train, colour=sys.stderr.isatty()))
     if prepared.held_out.sources:
@@ -107,7 +107,7 @@ def train(prepared: Prepared, args: Namespace, run: RunDirectory, checkpoint: Pa
     trainer = build_trainer(
         model, tokenizer, plan, prepared.train.rows, prepared.held_out.rows, run.checkpoints, args.report_to, callbacks
     )
-    run.rewind_metrics(int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else -1)
+    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
     run.drop_incomplete_checkpoints()
     before = run.metrics_so_far.get("before") if checkpoint else None
     if before is None:
