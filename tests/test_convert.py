@@ -103,7 +103,7 @@ def test_a_run_that_breaks_leaves_nothing_behind(write, monkeypatch):
     from gemma_trainer.data import convert as module
 
     file = write(GOOD, GOOD)
-    monkeypatch.setattr(module, "_moved", lambda *_: 1 / 0)
+    monkeypatch.setattr(module.Writer, "take_line", lambda *_: 1 / 0)
     code, _ = prep("convert", file, "--out", file.with_name("out.jsonl"))
     assert code == 1 and [path.name for path in file.parent.iterdir()] == ["rows.jsonl"]
 

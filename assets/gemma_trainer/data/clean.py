@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gemma_trainer.data.model import Model
-from gemma_trainer.data.pipeline import Row, load_rows
+from gemma_trainer.data.options import Row
+from gemma_trainer.data.pipeline import load_rows
 from gemma_trainer.rows.content import media_of
 from gemma_trainer.rows.problems import DATA_INVALID, UNSUPPORTED, Failure, Problem
 

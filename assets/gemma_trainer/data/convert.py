@@ -5,18 +5,61 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.data.check_media import is_local, source_of, sources
 from gemma_trainer.data.output import replacing
-from gemma_trainer.data.pipeline import Checked
-from gemma_trainer.data.report import Report
+from gemma_trainer.data.engine import Run
+from gemma_trainer.data.options import Checked
+from gemma_trainer.data.part import Part
 from gemma_trainer.rows.problems import INTERNAL, Failure, Problem
 
 
-class Written(NamedTuple):
+@dataclass
+class Written:
+    """What a batch gives: lines of the output and entries of the rejects file. `read` is kept + refused, always."""
+
+    lines: list[bytes] = field(default_factory=list)
+    rejects: list[dict] = field(default_factory=list)
+
+    def shift(self, lines: int, rows: int) -> None:
+        for entry in self.rejects:
+            entry["line"] += lines
+            entry["row"] += rows
+
+
+class Writer:
+    """The sink of `convert`: rows as `target` writes them, ready for a file in `folder`."""
+
+    needs_rows = False
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def take(self, checked: Checked, part: Part) -> None:
+        written = part.taken = part.taken or Written()
+        problems = checked.problems
+        if checked.data is not None:
+            try:
+                row = _moved(checked.data, Path(checked.file).parent, self.folder, part)
+                written.lines.append(_json(row).encode("utf-8") + b"\n")
+                return
+            except (TypeError, ValueError):
+                text = "the row holds a value that JSON cannot hold"
+                problem = Problem("not-json", text, checked.file, checked.raw.line, checked.raw.row)
+                part.problems.append(problem)
+                part.valid -= 1
+                problems = [*problems, problem]
+        written.rejects.append(_reject(checked, problems))
+
+    def take_line(self, line: bytes, messages: list[dict], part: Part) -> None:
+        written = part.taken = part.taken or Written()
+        written.lines.append(line if line.endswith(b"\n") else line + b"\n")
+
+
+class Totals(NamedTuple):
     """Row counts; `read` is `kept` + `refused`, always."""
 
     read: int
@@ -24,41 +67,26 @@ class Written(NamedTuple):
     refused: int
 
 
-_REPEATS = {"duplicate-row", "duplicate-prompt"}
+def write_rows(run: Run, out: Path, rejects: Path) -> Totals:
+    """Write every row of a run, whose sink is a Writer, to `out` or to `rejects` (JSON Lines).
 
-
-def write_rows(
-    rows: Iterator[Checked], out: Path, rejects: Path, report: Report, drop_repeats: bool = False
-) -> Written:
-    """Write every row to `out` or to `rejects` (JSON Lines). Both appear whole or not at all, and only with rows.
-
-    A reject holds the row as it was found, its file, line, codes and problems. Raises Failure.
+    Both appear whole or not at all, and only with rows. A reject holds the row as it was found, its file, line, codes
+    and problems. Raises Failure.
     """
     kept = refused = 0
-    before = report.rows
-    with replacing(out) as good, replacing(rejects) as bad:
-        for checked in rows:
-            data, problems = checked.data, checked.problems
-            repeats = [p for p in problems if p.code in _REPEATS] if drop_repeats else []
-            line = None
-            if data is not None and not repeats:
-                try:
-                    line = _json(_moved(data, Path(checked.file).parent, out.parent, report))
-                except (TypeError, ValueError):
-                    text = "the row holds a value that JSON cannot hold"
-                    problem = Problem("not-json", text, checked.file, checked.raw.line, checked.raw.row)
-                    report.add(problem)
-                    problems = [*problems, problem]
-            if line is None:
-                refused += 1
-                bad.write(_json(_reject(checked, problems), default=str) + "\n")
-            else:
-                kept += 1
-                good.write(line + "\n")
-    written = Written(report.rows - before, kept, refused)
-    if written.read != kept + refused:
-        raise Failure(INTERNAL, "internal", f"{written.read} rows read, {kept} written and {refused} refused")
-    return written
+    before = run.report.rows
+    with replacing(out, "wb") as good, replacing(rejects, "wb") as bad:
+        for part in run.parts():
+            if part.taken is None:
+                continue
+            kept += len(part.taken.lines)
+            refused += len(part.taken.rejects)
+            good.writelines(part.taken.lines)
+            bad.writelines(_json(entry, default=str).encode("utf-8", "replace") + b"\n" for entry in part.taken.rejects)
+    totals = Totals(run.report.rows - before, kept, refused)
+    if totals.read != kept + refused:
+        raise Failure(INTERNAL, "internal", f"{totals.read} rows read, {kept} written and {refused} refused")
+    return totals
 
 
 def _reject(checked: Checked, problems: list[Problem]) -> dict:
@@ -83,7 +111,7 @@ def _json(value: object, default=None) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=default is not None, default=default)
 
 
-def _moved(row: dict, source: Path, target: Path, report: Report) -> dict:
+def _moved(row: dict, source: Path, target: Path, part: Part) -> dict:
     """The row with relative media paths that hold from the folder of the output."""
     columns = sources(row)
     parts = any(isinstance(m["content"], list) for key in ("messages", "prompt", "chosen", "rejected")
@@ -96,7 +124,7 @@ def _moved(row: dict, source: Path, target: Path, report: Report) -> dict:
     for column in columns:
         value = row[column]
         out[column] = [mover.source(one) for one in value] if isinstance(value, list) else mover.source(value)
-    report.repaired["media-path"] += mover.moved
+    part.repaired["media-path"] += mover.moved
     return out
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.render import Rendered
+from gemma_trainer.data.render import Rendered, assemble
+from gemma_trainer.families.family import Piece
 from gemma_trainer.rows.problems import USAGE, Failure, missing
 
 
@@ -28,6 +29,7 @@ class RowTokenizer:
         tokenizer.no_padding()
         self.backend = tokenizer
         self.bos_id: int | None = tokenizer.token_to_id("<bos>")
+        self.file: Path | None = None  # what it was read from
 
     @classmethod
     def from_dir(cls, path: str | Path) -> RowTokenizer:
@@ -38,13 +40,18 @@ class RowTokenizer:
             raise Failure(USAGE, "tokenizer-not-found", f"{path} has no tokenizer.json", file=str(path))
         library = _tokenizers()
         try:
-            return cls(library.Tokenizer.from_file(str(file)))
+            made = cls(library.Tokenizer.from_file(str(file)))
         except Exception as error:  # the library raises bare Exception
             text = f"{file}: {str(error).splitlines()[0][:200]}"
             raise Failure(USAGE, "tokenizer-unreadable", text, file=str(file)) from None
+        made.file = file
+        return made
 
     def encode(self, rendered: Rendered) -> Encoded:
         return self._masked(self.backend.encode(rendered.text, add_special_tokens=False), rendered)
+
+    def encode_pieces(self, pieces: list[Piece]) -> Encoded:
+        return self.encode(assemble(pieces))
 
     def encode_batch(self, rows: list[Rendered]) -> list[Encoded]:
         """As `encode`, over all cores. The library's fast variant keeps no offsets: no mask."""

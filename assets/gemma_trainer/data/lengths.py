@@ -1,36 +1,53 @@
-"""Exact token counts of checked rows, in batches."""
+"""Tokens of rows: exact with a model, guessed from characters without one."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 
-from gemma_trainer.data.model import Model
-from gemma_trainer.data.pipeline import Checked
 from gemma_trainer.data.render import Rendered
-from gemma_trainer.data.report import Report
-from gemma_trainer.families.family import RenderError
-from gemma_trainer.rows.problems import Problem
+from gemma_trainer.rows.content import text_of
 
-_BATCH = 64
+CHARACTERS_PER_TOKEN = 4  # of English text; only to guess a length without a tokenizer
+WIDE_PER_TOKEN = 1.5  # of Chinese, Japanese and Korean
+_WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 @dataclass
 class Lengths:
     """Tokens of rows. A preference row is as long as its longer side; its totals count both sides."""
 
-    max_length: int | None
     total: int = 0
     trained: int = 0
     over: int = 0
-    rows: array = field(default_factory=lambda: array("I"))
+    rows: Counter[int] = field(default_factory=Counter)  # {tokens of a row: rows}
+
+    def add(self, longest: int, total: int, trained: int) -> None:
+        self.rows[longest] += 1
+        self.total += total
+        self.trained += trained
+
+    def merge(self, other: Lengths) -> None:
+        self.total += other.total
+        self.trained += other.trained
+        self.over += other.over
+        self.rows.update(other.rows)
 
     def as_dict(self) -> dict:
-        ordered = sorted(self.rows)
-        at = {name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0
-              for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}  # fmt: skip
-        return {"total": self.total, "trained": self.trained, **at, "over_length": self.over}
+        at = {"p50": 0.5, "p95": 0.95, "max": 1.0}
+        places = {name: self.percentile(share) for name, share in at.items()}
+        return {"total": self.total, "trained": self.trained, **places, "over_length": self.over}
+
+    def percentile(self, share: float) -> int:
+        """The length that `share` of the rows do not exceed; 0 without rows."""
+        rows = self.rows.total()
+        wanted, seen = min(rows - 1, int(rows * share)), 0
+        for length, count in sorted(self.rows.items()):
+            seen += count
+            if seen > wanted:
+                return length
+        return 0
 
 
 def sequences(row: dict) -> list[dict]:
@@ -43,51 +60,24 @@ def sequences(row: dict) -> list[dict]:
     return [row]
 
 
-def render_all(row: dict, model: Model, loss_on: str = "assistant") -> list[Rendered]:
-    """The texts of a canonical row. Raises RenderError."""
+def render_all(row: dict, model, loss_on: str = "assistant") -> list[Rendered]:
+    """The texts of a canonical row by a Model. Raises RenderError."""
     return [model.renderer.render(one, loss_on, add_generation_prompt="prompt" in row and "chosen" not in row)
             for one in sequences(row)]  # fmt: skip
 
 
-def counted(rows: Iterator[Checked], model: Model, lengths: Lengths, report: Report) -> Iterator[Checked]:
-    """Pass rows on and count the valid ones; a row that the template refuses or that trains nothing becomes invalid."""
-    waiting: list[tuple[Checked, list[Rendered]]] = []
-    for checked in rows:
-        if checked.data is None:
-            yield checked
-            continue
-        try:
-            waiting.append((checked, render_all(checked.data, model)))
-        except RenderError as error:
-            yield _refused(checked, error.code, str(error), error.path, report)
-        if len(waiting) >= _BATCH:
-            yield from _count(waiting, model, lengths, report)
-            waiting = []
-    yield from _count(waiting, model, lengths, report)
+def guessed_tokens(row: dict) -> int:
+    """About how many tokens a canonical row has, of a preference the longer side."""
+    texts = [_said(row.get(key)) for key in ("messages", "text", "chosen", "rejected")]
+    return guess(_said(row.get("prompt")) + max(texts, key=len))
 
 
-def _count(
-    waiting: list[tuple[Checked, list[Rendered]]], model: Model, lengths: Lengths, report: Report
-) -> Iterator[Checked]:
-    encoded = iter(model.tokenizer.encode_batch([text for _, texts in waiting for text in texts]))
-    for checked, texts in waiting:
-        sizes = [(len(one.ids), sum(one.mask)) for one in (next(encoded) for _ in texts)]
-        longest, trained = max(size for size, _ in sizes), sum(count for _, count in sizes)
-        lengths.rows.append(longest)
-        lengths.total += sum(size for size, _ in sizes)
-        lengths.trained += trained
-        if lengths.max_length and longest > lengths.max_length:
-            lengths.over += 1
-            text = f"{longest} tokens, over --max-length {lengths.max_length}"
-            report.add(Problem("over-length", text, checked.file, checked.raw.line, checked.raw.row))
-        if trained == 0 and "prompt" not in checked.data:
-            yield _refused(checked, "no-trained-token", "not one token of the row carries loss", None, report)
-        else:
-            yield checked
+def guess(text: str) -> int:
+    wide = 0 if text.isascii() else len(_WIDE.findall(text))
+    return int((len(text) - wide) / CHARACTERS_PER_TOKEN + wide / WIDE_PER_TOKEN)
 
 
-def _refused(checked: Checked, code: str, message: str, path: str | None, report: Report) -> Checked:
-    problem = Problem(code, message, checked.file, checked.raw.line, checked.raw.row, path)
-    report.add(problem)
-    report.valid -= 1
-    return checked._replace(data=None, problems=[*checked.problems, problem])
+def _said(value: object) -> str:
+    if isinstance(value, list):
+        return "".join(text_of(message.get("content")) for message in value)
+    return value if isinstance(value, str) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gemma_trainer.data.encode import RowTokenizer
-from gemma_trainer.data.pipeline import DEFAULT_FAMILY
+from gemma_trainer.data.options import DEFAULT_FAMILY
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import FAMILIES, get_family
 from gemma_trainer.families.family import Family

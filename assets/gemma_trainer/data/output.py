@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 from gemma_trainer.rows.problems import USAGE, Failure
 
@@ -31,11 +31,14 @@ def check_targets(files: Iterable[Path], targets: list[Path], overwrite: bool) -
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file that takes the place of `path` once it is whole and holds something. Raises Failure (exit 2)."""
+def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
+    """A file, of UTF-8 text or in mode "wb", that takes the place of `path` once it is whole and holds something.
+
+    Raises Failure (exit 2).
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        file = part.open("w", encoding="utf-8", newline="\n")
+        file = part.open(mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}))
     except OSError as error:
         raise _unwritable(path, error) from None
     try:

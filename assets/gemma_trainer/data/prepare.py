@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemma_trainer.data.convert import Written, write_rows
-from gemma_trainer.data.lengths import Lengths, counted
+from gemma_trainer.data.convert import Writer, write_rows
+from gemma_trainer.data.engine import Run
+from gemma_trainer.data.judge import Judge
+from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.output import check_targets
-from gemma_trainer.data.pipeline import Checked, Options, check_files, parse_mapping, resolve_task
+from gemma_trainer.data.options import Options
+from gemma_trainer.data.pipeline import check_files, first_facts, parse_mapping
 from gemma_trainer.data.repair import CONVERTING
+from gemma_trainer.data.repeats import REPEATS
 from gemma_trainer.data.report import MAX_ERRORS, Report
 from gemma_trainer.data.sources import data_hash, expand
 from gemma_trainer.data.view import view_rows
@@ -47,8 +50,9 @@ class Session:
         self.max_length, self.overwrite = request.max_length, request.overwrite
         if request.report:
             check_targets(self.files, [Path(request.report)], request.overwrite)
+        first = first_facts(self.files, request.task, request.delimiter, mapping)
         self.options = Options(
-            task=resolve_task(self.files, request.task, request.delimiter, mapping),
+            task=first.task,
             family=self.model.family,
             layout=request.layout,
             mapping=mapping,
@@ -56,6 +60,7 @@ class Session:
             asked=frozenset(request.repairs) | (CONVERTING if request.converting else frozenset()),
             renders_reasoning=self.model.renders_reasoning,
             max_length=None if self.model.tokenizer else request.max_length,
+            has_margin=first.has_margin,
         )
         self.report = Report(request.max_errors, request.report)
         if self.model.note:
@@ -65,23 +70,27 @@ class Session:
 
     def validate(self) -> dict:
         """Counts, problems by code, lengths (None without a model) and the hashes that name data and template."""
-        lengths = Lengths(self.max_length)
-        for _ in self._rows(lengths):
+        measure = Measure(self.model, self.max_length) if self.model.tokenizer else None
+        run = self._run(Judge(self.options, measure))
+        for _ in run.parts():
             pass
         return {
             **self._facts(),
             "valid": self.report.valid,
-            "tokens": lengths.as_dict() if self.model.tokenizer else None,
+            "tokens": run.lengths.as_dict() if measure else None,
             "repaired": dict(self.report.repaired),
-            "data_hash": data_hash(self.files),
+            "data_hash": data_hash(self.files, run.watches),
         }
 
     def convert(self, out: Path, rejects: Path | None) -> dict:
         """Canonical rows in `out`, refused ones in `rejects`. Raises Failure."""
         refused_to = rejects or out.with_name(f"{out.name.removesuffix('.jsonl')}.rejects.jsonl")
         check_targets(self.files, [out, refused_to], self.overwrite)
-        drop = "drop-duplicates" in self.options.asked
-        written: Written = write_rows(self._rows(None), out, refused_to, self.report, drop)
+        judge = Judge(self.options, sink=Writer(out.parent), told=False)
+        run = self._run(judge)
+        if "drop-duplicates" in self.options.asked:
+            run = self._without_repeats(run)
+        written = write_rows(run, out, refused_to)
         if written.refused:
             text = f"{written.refused} of {written.read} rows were refused: {refused_to}"
             self.report.add(Problem("rows-refused", text, file=str(refused_to)))
@@ -96,12 +105,22 @@ class Session:
 
     def inspect(self, count: int, loss_on: str) -> dict:
         """The first `count` rows as they are rendered, faulty ones too where the template takes them."""
-        views = list(view_rows(self._rows(None, keep_faulty=True), self.model, count, loss_on))
+        rows = check_files(self.files, self.options, self.report, keep_faulty=True, told=False)
+        views = list(view_rows(rows, self.model, count, loss_on))
         return {**self._facts(), "rows_read": self.report.rows, "loss_on": loss_on, "rows": views}
 
-    def _rows(self, lengths: Lengths | None, keep_faulty: bool = False) -> Iterator[Checked]:
-        rows = check_files(self.files, self.options, self.report, keep_faulty=keep_faulty, told=lengths is not None)
-        return counted(rows, self.model, lengths, self.report) if lengths and self.model.tokenizer else rows
+    def _run(self, judge: Judge) -> Run:
+        return Run(self.files, judge, self.report)
+
+    def _without_repeats(self, run: Run) -> Run:
+        """The same run with the rows refused that repeat others, which takes a pass to find."""
+        first = Run(self.files, Judge(self.options), Report())
+        for _ in first.parts():
+            pass
+        notes = first.comparison.notes(first.places)
+        run.drop = {row: note for row, note in notes if note.code in REPEATS}
+        run.starts = first.places.starts
+        return run
 
     def _facts(self) -> dict:
         report = self.report

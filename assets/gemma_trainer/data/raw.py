@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gemma_trainer.rows.problems import Problem
 
 BOM = b"\xef\xbb\xbf"
+REJECT_KEYS = frozenset({"file", "line", "row", "codes", "problems", "input"})  # of an entry of a rejects file
 
 
 class RawRow(NamedTuple):
@@ -22,3 +23,12 @@ class RawRow(NamedTuple):
     fault: Problem | None = None
     source: bytes | None = None
     header: int | None = None
+
+
+class Lines(NamedTuple):
+    """Whole lines of JSON Lines, not parsed yet."""
+
+    data: bytes
+
+
+Batch = Lines | list[RawRow | Problem]  # what is read, judged and told at a time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gemma_trainer.data.parse import Decoder, Fault, parse_line, parse_text, syntax_fault, utf8_fault
-from gemma_trainer.data.raw import BOM, RawRow
+from gemma_trainer.data.raw import BOM, Lines, RawRow
 from gemma_trainer.data.sources import HEAD, suffix
 from gemma_trainer.rows.problems import Problem
 
@@ -20,39 +21,62 @@ _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(WRAPPERS)})"\s*:\s*\[\s*[\[{{\]]
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _BLOCK = 1 << 18
+_LINES = 1 << 18  # bytes; larger blocks leave the processor's caches
 _MARGIN = 200
 _NEAR_END = 16  # an error this close to the end of the text at hand may be gone once more is read
 
 
-def json_rows(stream: BinaryIO, path: Path, head: bytes) -> Iterator[RawRow | Problem]:
+def json_rows(stream: BinaryIO, path: Path, head: bytes) -> Iterator[Lines | RawRow | Problem]:
     """Rows of a text that begins with a bracket. `head` is the start of what `stream` gives."""
     if _is_lines(head):
-        yield from json_lines(stream, path)
+        yield from line_blocks(stream)
     else:
         yield from json_document(stream, path)
 
 
-def json_lines(stream: BinaryIO, path: Path) -> Iterator[RawRow | Problem]:
-    """One value a line. Lines end at LF only, blank lines count as lines but are no rows."""
-    row = 0
-    for number, line in enumerate(stream, 1):
-        if line.isspace():
+def line_blocks(stream: BinaryIO) -> Iterator[Lines]:
+    """The lines of a stream in blocks of about 256 KiB. Lines end at LF only. What was read before packed data breaks
+    comes first, then the error; a line that it cuts is not given."""
+    read, rest = getattr(stream, "read1", stream.read), []
+    try:
+        while block := read(_LINES):
+            end = block.rfind(b"\n") + 1
+            if not end:
+                rest.append(block)
+                continue
+            yield Lines(b"".join([*rest, block[:end]]))
+            rest = [block[end:]]
+    finally:
+        stream.close()
+    if last := b"".join(rest):
+        yield Lines(last)
+
+
+def rows_of(lines: Lines, path: Path, line: int = 0, row: int = 0) -> Iterator[RawRow | Problem]:
+    """The rows of a block that `line` lines and `row` rows precede. Blank lines count as lines but are no rows."""
+    for number, text in enumerate(io.BytesIO(lines.data), line + 1):
+        if text.isspace():
             continue
         row += 1
-        if line.startswith(BOM):  # files that were joined keep their marks
+        if text.startswith(BOM):  # files that were joined keep their marks
             yield Problem("byte-order-mark", "the line starts with a byte order mark", file=str(path), line=number)
-            line = line[len(BOM) :]
-        value, fault = parse_line(line)
+            text = text[len(BOM) :]
+        value, fault = parse_line(text)
         if fault is None:
             yield RawRow(value, number, row)
             continue
-        values = _rows_in(line) if fault.code == "json-extra-data" else []
+        values = _rows_in(text) if fault.code == "json-extra-data" else []
         if not values:
-            yield _bad_row(fault, path, number, row, line)
+            yield _bad_row(fault, path, number, row, text)
             continue
         yield Problem(fault.code, fault.message, file=str(path), line=number)
         yield from (RawRow(value, number, row + at) for at, value in enumerate(values))
         row += len(values) - 1
+
+
+def lines_of_rows(lines: Lines, path: Path) -> Iterator[int]:
+    """The line of each row of a block, counted from 1."""
+    return (item.line for item in rows_of(lines, path) if isinstance(item, RawRow))
 
 
 def _rows_in(line: bytes) -> list:

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import BinaryIO
 
-from gemma_trainer.data.sources import open_bytes
+from gemma_trainer.data.sources import Watch, open_bytes
 
 MARKS = {"utf-32-le": b"\xff\xfe\0\0", "utf-32-be": b"\0\0\xfe\xff", "utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}
 # Which of the first four bytes are NUL when a text without a mark begins with ASCII.
@@ -39,9 +39,9 @@ def has_lone_returns(head: bytes) -> bool:
     return b"\r" in head.strip() and b"\n" not in head
 
 
-def open_text(path: Path, encoding: str | None, lone_returns: bool) -> BinaryIO:
+def open_text(path: Path, encoding: str | None, lone_returns: bool, watch: Watch | None = None) -> BinaryIO:
     """The text of a file as UTF-8 bytes, with a byte order mark only where UTF-8 had one."""
-    stream = open_bytes(path)
+    stream = open_bytes(path, watch)
     if encoding is None and not lone_returns:
         return stream
     return io.BufferedReader(_Recoded(stream, encoding, lone_returns), buffer_size=1 << 20)

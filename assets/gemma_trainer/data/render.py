@@ -74,14 +74,15 @@ class Renderer:
         `loss_on="last"` trains what the assistant says after the last message of anybody else (tools aside).
         A message of `weight` 0 is left out; a terminator is left out when all messages of its turn are.
         """
+        return assemble(self.pieces(row, loss_on, add_generation_prompt))
+
+    def pieces(self, row: dict, loss_on: str = "assistant", add_generation_prompt: bool = False) -> list[Piece]:
+        """What `render` joins: the pieces of the text, each trained or not. Raises RenderError."""
         if "messages" not in row:
             return self._plain_text(row["text"])
-        messages = row["messages"]
         pieces = self._pieces(row, add_generation_prompt)
-        kept = _kept(messages, loss_on)
-        if kept is not None:
-            pieces = _select(pieces, kept, self.family)
-        return _assemble(pieces)
+        kept = _kept(row["messages"], loss_on)
+        return pieces if kept is None else _select(pieces, kept, self.family)
 
     def prompt(self, row_or_messages: dict | list[dict], tools: list[dict] | None = None, **template_kwargs) -> str:
         """The text that the model continues: the messages and the generation prompt. Raises RenderError."""
@@ -100,13 +101,13 @@ class Renderer:
             return self.family.render(messages, tools, add_generation_prompt, **options)
         return template_pieces(self.family, self.template, messages, tools, add_generation_prompt, options)
 
-    def _plain_text(self, text: str) -> Rendered:
+    def _plain_text(self, text: str) -> list[Piece]:
         """Continued pretraining: <bos>, the text, and <eos> unless it ends in a terminator of its own."""
         bos, eos = self.family.bos, self.family.eos
         body = text.removeprefix(bos)
         if not body.rstrip().endswith((eos, self.family.turn_end)):
             body += eos
-        return Rendered(bos + body, [Span(len(bos), len(bos) + len(body), 0)])
+        return [Piece(bos), Piece(body, 0, True)]
 
 
 def _kept(messages: list[dict], loss_on: str) -> set[int] | None:
@@ -148,7 +149,7 @@ def _select(pieces: list[Piece], kept: set[int], family: Family) -> list[Piece]:
     return out
 
 
-def _assemble(pieces: list[Piece]) -> Rendered:
+def assemble(pieces: list[Piece]) -> Rendered:
     """Join the pieces; trained neighbours of one message become one span."""
     spans: list[Span] = []
     position, start, speaker = 0, 0, None

@@ -28,15 +28,19 @@ class Report:
         self.notes: list[str] = []
         self._kept: dict[bool, list[tuple[int, Problem]]] = {True: [], False: []}
         self._firsts: dict[bool, list[tuple[int, Problem]]] = {True: [], False: []}
+        self._added = 0
         self._file = _open(file) if file else None
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: Problem, times: int = 1) -> None:
+        """A problem that stands for `times` rows."""
         is_error = problem.is_error
         counts = self.errors_by_code if is_error else self.warnings_by_code
-        counts[problem.code] += 1
+        new = problem.code not in counts
+        counts[problem.code] += times
         self.file_errors += is_error and problem.row is None
-        place = counts.total()
-        if counts[problem.code] == 1:
+        self._added += 1
+        place = self._added
+        if new:
             self._firsts[is_error].append((place, problem))
         elif len(self._kept[is_error]) < self.limit:
             self._kept[is_error].append((place, problem))

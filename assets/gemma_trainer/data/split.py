@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from gemma_trainer.data.across import prompt_text
-from gemma_trainer.data.pipeline import Row
+from gemma_trainer.data.keys import prompt_text
+from gemma_trainer.data.options import Row
 
 
 def split_by_prompt(rows: Iterable[Row], eval_fraction: float, seed: int = 0) -> tuple[list[Row], list[Row]]:

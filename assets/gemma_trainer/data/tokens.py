@@ -60,9 +60,18 @@ def _from_folder(path: Path, source: str) -> tuple[RowTokenizer, Template | None
 
 
 def _facts(source: str, tokenizer: RowTokenizer, template: Template | None, config: dict, name: str) -> Facts:
-    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
-    family = detect_family(config, template, vocabulary, name)
+    family = detect_family(config, template, _Vocabulary(tokenizer.backend), name)
     return Facts(source, family, config, tokenizer.adds_bos)
+
+
+class _Vocabulary:
+    """Tells whether a token is known, without a copy of all of them."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def __contains__(self, token: str) -> bool:
+        return self.backend.token_to_id(token) is not None
 
 
 def _read_template(folder: Path) -> Template | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemma_trainer.data.encode import Encoded
 from gemma_trainer.data.lengths import render_all
 from gemma_trainer.data.model import Model
-from gemma_trainer.data.pipeline import Checked
+from gemma_trainer.data.options import Checked
 from gemma_trainer.data.render import Rendered
 from gemma_trainer.families.family import RenderError
 

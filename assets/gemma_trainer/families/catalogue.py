@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Container
 
 from gemma_trainer.families import functiongemma, gemma1, gemma2, gemma3, gemma3n, gemma4
 from gemma_trainer.families.family import Family
@@ -46,7 +46,7 @@ def revision(family: Family, template: Template | None) -> str | None:
 def detect_family(
     config: dict | None = None,
     template: Template | None = None,
-    tokens: Collection[str] = (),
+    tokens: Container[str] = (),
     name: str = "",
 ) -> Family | None:
     """The family of a model, from whatever is known of it: config.json, chat template, vocabulary, name.
@@ -77,7 +77,7 @@ def _by_config(config: dict) -> list[Family]:
     return [gemma4.FAMILY if small else gemma4.LARGE]
 
 
-def _by_marks(text: Collection[str]) -> list[Family]:
+def _by_marks(text: Container[str]) -> list[Family]:
     """Families told by marks that occur in a template's source or are tokens of a vocabulary."""
     if "<|turn>" in text:
         return [gemma4.FAMILY, gemma4.LARGE]

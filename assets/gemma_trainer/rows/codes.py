@@ -28,6 +28,7 @@ COMMAND = {
         "Check path, permissions and free space, then run the same command again.",
     ),
     "usage": _error("A flag or value is not accepted.", "See --help of the command."),
+    "worker-died": _error("A worker process was killed.", "Run the command again with fewer --workers."),
     "internal": _error(
         "The command met a state it does not know.", "Report it with the traceback that --debug prints."
     ),
@@ -52,7 +53,7 @@ RENDERING = {
     ),
     "roles-not-alternating": _error(
         "Gemma 1 to 3n want user and assistant to take turns, the user first.",
-        "Merge neighbours of the same role, or split the row.",
+        "`convert --repair merge-turns` joins neighbours of the same role; or split the row.",
     ),
     "template-refused": _error(
         "The chat template cannot render the conversation.", "Correct the message that is named."

@@ -1,0 +1,63 @@
+"""One function over many tasks in several processes, results in the order of the tasks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from gemma_trainer.rows.problems import INTERNAL, Failure
+
+_AHEAD = 3  # tasks a worker that wait or run at a time: memory stays flat
+
+
+def can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+def in_processes(work: Callable, tasks: Iterable[tuple], workers: int) -> Iterator[tuple[tuple, object]]:
+    """(task, work(*task)) in order. Workers are forked and share what is loaded. Raises Failure when one dies."""
+    global _work
+    _work = work
+    waiting: deque = deque()
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (os.getpid(),))
+    try:
+        for task in tasks:
+            waiting.append((task, pool.submit(_run, task)))
+            if len(waiting) >= _AHEAD * workers:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        while waiting:
+            done, future = waiting.popleft()
+            yield done, future.result()
+    except BrokenProcessPool:
+        text = "a worker process was killed, by the system for its memory perhaps"
+        raise Failure(INTERNAL, "worker-died", text, fix="Run it again with fewer --workers.") from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_work: Callable | None = None  # what forked workers do
+
+
+def _run(task: tuple) -> object:
+    return _work(*task)
+
+
+def _begin(parent: int) -> None:
+    """A worker leaves Ctrl-C to its parent and ends when that is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
