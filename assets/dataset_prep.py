@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["orjson>=3.9", "pyarrow>=15", "tokenizers>=0.22", "jinja2>=3.1", "pyyaml>=6"]
+# dependencies = [
+#   "jinja2>=3.1", "jsonschema>=4.20", "msgspec>=0.19", "numpy>=1.26", "orjson>=3.9", "pyarrow>=15", "pyyaml>=6",
+#   "tokenizers>=0.22", "tqdm>=4.60", "xxhash>=3",
+# ]
 # ///
-"""Check, convert and look at training data for Gemma, before a GPU is spent on it.
+"""Check, convert, split and look at training data for Gemma, before a GPU is spent on it.
 
 DATA is any number of files, folders, globs or - for stdin: JSON Lines, JSON, CSV, TSV, Parquet, Arrow, each also
 .gz or .zst. Formats and layouts are told by content. Nothing needs a model; with --model lengths and masks are exact.
@@ -13,7 +16,10 @@ examples:
   python assets/dataset_prep.py validate train.parquet --model google/gemma-4-E2B-it --max-length 2048 --json
   python assets/dataset_prep.py convert sharegpt.json --out train.jsonl --rejects rejects.jsonl
   python assets/dataset_prep.py convert faq.csv --map prompt=question completion=answer --out train.jsonl
-  python assets/dataset_prep.py inspect train.jsonl --rows 3 --model ./gemma-3-270m-it
+  python assets/dataset_prep.py inspect train.jsonl --model ./gemma-3-270m-it --html train.html
+  python assets/dataset_prep.py split train.jsonl --eval-fraction 0.1 --seed 0
+  python assets/dataset_prep.py validate shards/ --workers 8 --shard 3/16 --records reports/
+  python assets/dataset_prep.py merge-reports reports/
 
 convert writes every good row to --out and every refused one, whole and with its reason, to --rejects (default
 OUT.rejects.jsonl). Refused rows give exit 3 unless --rejects names a place for them.
@@ -27,18 +33,25 @@ import sys
 from pathlib import Path
 
 from gemma_trainer import cli
+from gemma_trainer.data.export import EXPORTS, check_target
 from gemma_trainer.data.layouts import LAYOUT_NAMES, LAYOUTS, TASKS
-from gemma_trainer.data.prepare import Request, Session
+from gemma_trainer.data.output import check_targets
+from gemma_trainer.data.page import write_page
+from gemma_trainer.data.prepare import Request, Session, merge_records
 from gemma_trainer.data.repair import ASKED
 from gemma_trainer.data.report import Report
+from gemma_trainer.data.shape import shape_lines
 from gemma_trainer.data.view import painted
 from gemma_trainer.families.catalogue import family_names
 from gemma_trainer.rows.problems import DATA_INVALID, OK, USAGE, Failure
 
 ACTIONS = {
     "validate": ("say what is wrong, where, and how to fix it", "train.jsonl --model ./gemma-3-270m-it --json"),
-    "convert": ("write canonical rows", "sharegpt.json --out train.jsonl --rejects rejects.jsonl"),
-    "inspect": ("show rendered rows with their loss mask", "train.jsonl --rows 3 --family gemma4"),
+    "convert": ("write canonical rows, or those of another trainer", "sharegpt.json --out train.jsonl"),
+    "inspect": ("show rendered rows with their loss mask", "train.jsonl --rows 3 --family gemma4 --html train.html"),
+    "split": ("write train and held-out rows that share no prompt", "train.jsonl --eval-fraction 0.1 --seed 0"),
+    "stats": ("tell lengths, roles, turns, tools, languages, repeats", "train.jsonl --model ./gemma-3-270m-it"),
+    "merge-reports": ("add up what the shards of a validation found", "reports/ --json"),
 }
 CONVERTED = {
     "byte-order-mark",
@@ -57,23 +70,49 @@ def separator(text: str) -> str:
     return text
 
 
+def shard(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise argparse.ArgumentTypeError("I/N with I from 1 to N, such as 3/16")
+    return int(number), int(of)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="validate|convert|inspect")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
     for name, (text, example) in ACTIONS.items():
         epilog = f"example:\n  python assets/dataset_prep.py {name} {example}\n\n{cli.EXIT_CODES}"
         kind = argparse.RawDescriptionHelpFormatter
         leaf = actions.add_parser(name, help=text, description=text, epilog=epilog, formatter_class=kind)
+        if name == "merge-reports":
+            leaf.add_argument("data", nargs="*", metavar="DIR", help="folders that validate --records has written")
+            _add_problems(leaf)
+            continue
         _add_shared(leaf)
-        if name == "convert":
-            _add_convert(leaf)
-        if name == "inspect":
-            leaf.add_argument("--rows", type=cli.positive(int), default=3, metavar="N", help="rows to show (default 3)")
-            leaf.add_argument(
-                "--loss-on",
-                choices=["assistant", "last"],
-                default="assistant",
-                help="trained turns (default assistant)",
-            )
+        {"convert": _add_convert, "inspect": _add_inspect, "split": _add_split, "validate": _add_validate}.get(
+            name, lambda leaf: None
+        )(leaf)
+        if name in ("inspect", "stats"):
+            leaf.add_argument("--html", metavar="FILE", help="write a page with all of it to look at")
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--records", metavar="DIR", help="keep each file's result there; files that have one are not read again")
+    add("--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th file from the I-th on; needs --records")
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--rows", type=cli.positive(int), default=3, metavar="N", help="rows to show (default 3)")
+    add("--loss-on", choices=["assistant", "last"], default="assistant", help="trained turns (default assistant)")
+
+
+def _add_split(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--eval-fraction", type=cli.fraction, default=0.1, metavar="X", help="share of prompts held out (default 0.1)")
+    add("--seed", type=cli.seed, default=0, metavar="N", help="another seed holds out other prompts (default 0)")
+    add("--group", metavar="COLUMN", help="rows of equal value there stay on one side (default: of equal prompt)")
+    add("--out", metavar="DIR", help="folder for NAME.train.jsonl and NAME.eval.jsonl (default: that of DATA)")
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
@@ -90,10 +129,16 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="layout", choices=layouts, default="auto", metavar="LAYOUT", help=f"{', '.join(layouts)}")
     add("--map", nargs="+", default=[], metavar="FIELD=COLUMN", help="columns of other names, e.g. prompt=question")
     add("--delimiter", type=separator, metavar="CHAR", help="separator of delimited text (default: a comma)")
+    add("--workers", type=cli.positive(int), default=1, metavar="N", help="processes (default 1)")
+    add("--overwrite", action="store_true", help="replace existing output files")
+    _add_problems(parser)
+
+
+def _add_problems(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--strict", action="store_true", help="warnings fail too")
     add("--max-errors", type=cli.positive(int), default=20, metavar="N", help="problems to print (default 20)")
     add("--report", metavar="FILE", help="every problem, JSON Lines")
-    add("--overwrite", action="store_true", help="replace existing output files")
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
@@ -101,11 +146,14 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="canonical rows, JSON Lines")
     parser.add_argument("--rejects", metavar="FILE", help="refused rows (default OUT.rejects.jsonl, and exit 3)")
     parser.add_argument("--repair", nargs="+", choices=ASKED, default=[], metavar="NAME", help=f"ask for {repairs}")
+    parser.add_argument("--to", choices=EXPORTS, default="messages", metavar="FORM", help=f"{', '.join(EXPORTS)}")
 
 
 def run(args: argparse.Namespace) -> cli.Outcome:
     if not args.data:
         raise Failure(USAGE, "usage", "no DATA was given", fix="Name files, folders or globs, or - for stdin.")
+    if args.action == "merge-reports":
+        return _merge(args)
     request = Request(
         data=args.data,
         task=args.task,
@@ -120,15 +168,23 @@ def run(args: argparse.Namespace) -> cli.Outcome:
         max_errors=args.max_errors,
         report=args.report,
         overwrite=args.overwrite,
+        workers=args.workers,
+        shard=getattr(args, "shard", (1, 1)),
     )
     if args.action == "convert" and not args.out:
         raise Failure(USAGE, "usage", "convert needs --out FILE")
+    if request.shard != (1, 1) and not args.records:
+        raise Failure(USAGE, "usage", "--shard needs --records DIR, from which merge-reports adds the shards up")
     session = Session(request)
-    return {"validate": _validate, "convert": _convert, "inspect": _inspect}[args.action](args, session)
+    command = {"validate": _validate, "convert": _convert, "inspect": _inspect, "split": _split, "stats": _stats}
+    with cli.progress(session.stored_bytes, args.action) as session.advance:
+        outcome = command[args.action](args, session)
+    outcome.result["notes"] = session.notes
+    return outcome
 
 
 def _validate(args: argparse.Namespace, session: Session) -> cli.Outcome:
-    result = session.validate()
+    result = session.validate(Path(args.records) if args.records else None)
     outcome = _outcome(args, session.report, result)
     trainable = args.data
     if "-" in args.data:
@@ -147,14 +203,17 @@ def _validate(args: argparse.Namespace, session: Session) -> cli.Outcome:
 
 
 def _convert(args: argparse.Namespace, session: Session) -> cli.Outcome:
-    result = session.convert(Path(args.out), Path(args.rejects) if args.rejects else None)
+    check_target(args.to, session.model)
+    result = session.convert(Path(args.out), Path(args.rejects) if args.rejects else None, args.to)
     report = session.report
     outcome = _outcome(args, report, result)
     if args.rejects and result["rows_out"] and not report.file_errors:
         outcome.errors = []  # the rejects file holds them, row by row
         outcome.exit_code = DATA_INVALID if args.strict and outcome.warnings else OK
-    if result["rows_out"]:
+    if result["rows_out"] and args.to == "messages":
         outcome.next = _train(args, session, [args.out])
+    elif result["rows_out"]:
+        outcome.next = [cli.command(__file__, "validate", args.out)]
     elif result["rejects"]:
         outcome.exit_code = DATA_INVALID
     counts = f"{result['rows']} rows in, {result['rows_out']} out, {result['rejected']} refused"
@@ -163,14 +222,58 @@ def _convert(args: argparse.Namespace, session: Session) -> cli.Outcome:
     return outcome
 
 
+def _split(args: argparse.Namespace, session: Session) -> cli.Outcome:
+    stem = Path(_stem(args.data[0]))
+    folder = Path(args.out) if args.out else stem.parent
+    names = [folder / f"{stem.name}.{side}.jsonl" for side in ("train", "eval")]
+    result = session.split(*names, args.eval_fraction, args.seed, args.group)
+    outcome = _outcome(args, session.report, result)
+    if result["train_rows"]:
+        outcome.next = _train(args, session, [result["train"]], result["eval"])
+    counts = f"{result['rows']} rows in, {result['train_rows']} to train on, {result['eval_rows']} held out"
+    files = "".join(f"\n{name:7} {result[name]}" for name in ("train", "eval", "rejects") if result[name])
+    repeats = "repeats rows {rows}, prompts {prompts}".format(**result["duplicates"])
+    outcome.summary = f"{counts}, {result['rejected']} refused{files}\n{repeats}\n{_summary(result)}"
+    return outcome
+
+
 def _inspect(args: argparse.Namespace, session: Session) -> cli.Outcome:
-    result = session.inspect(args.rows, args.loss_on)
+    result = session.inspect(args.rows, args.loss_on, whole=bool(args.html))
     outcome = _outcome(args, session.report, result)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     key = "trained text is green" if colour else "trained text stands in « »"
     views = "\n".join(painted(view, colour) for view in result["rows"])
     outcome.summary = f"{views}\n--- {key}\n{_summary(result)}"
     outcome.next = [_command(args, "validate")]
+    return _with_page(args, session, outcome, result["rows"])
+
+
+def _stats(args: argparse.Namespace, session: Session) -> cli.Outcome:
+    result = session.stats()
+    outcome = _outcome(args, session.report, result)
+    repeats = "repeats rows {rows}, prompts {prompts}".format(**result["duplicates"])
+    outcome.summary = "\n".join([*shape_lines(result["stats"]), repeats, _summary(result)])
+    outcome.next = [_command(args, "inspect", "--html", f"{_stem(args.data[0])}.html")]
+    return _with_page(args, session, outcome, [])
+
+
+def _with_page(args: argparse.Namespace, session: Session, outcome: cli.Outcome, views: list[dict]) -> cli.Outcome:
+    if args.html:
+        check_targets(session.files, [Path(args.html)], args.overwrite)
+        facts = {**outcome.result, "data": args.data, "max_length": args.max_length, "next": outcome.next}
+        write_page(args.html, facts, facts.get("stats", {}), views, [*outcome.errors, *outcome.warnings])
+        outcome.result["html"] = args.html
+        outcome.summary += f"\npage    {args.html}"
+    return outcome
+
+
+def _merge(args: argparse.Namespace) -> cli.Outcome:
+    result, report = merge_records(args.data, args.max_errors, args.report)
+    outcome = _outcome(args, report, result)
+    verdict = "valid" if outcome.exit_code == OK else "NOT valid"
+    outcome.summary = f"{verdict}: {result['valid']} of {result['rows']} rows in {result['files']} files\n" + _summary(
+        result
+    )
     return outcome
 
 
@@ -196,16 +299,22 @@ def _command(args: argparse.Namespace, action: str, *words: str) -> str:
     return cli.command(__file__, action, *args.data, *flags, *words)
 
 
-def _train(args: argparse.Namespace, session: Session, data: list[str]) -> list[str]:
+def _train(args: argparse.Namespace, session: Session, data: list[str], held_out: str | None = None) -> list[str]:
     """The command that trains on the data, as far as its script is here."""
     script = Path(__file__).with_name(TRAINERS.get(session.options.task, "none"))
     if not script.exists():
         return []
-    return [cli.command(str(script), "--model", args.model or "MODEL", "--data", *data, "--plan")]
+    evaluation = ["--eval-data", held_out] if held_out else []
+    return [cli.command(str(script), "--model", args.model or "MODEL", "--data", *data, *evaluation, "--plan")]
 
 
 def _stem(name: str) -> str:
-    return "data" if name == "-" else name.rstrip("/").removesuffix(".gz").removesuffix(".zst").rsplit(".", 1)[0]
+    """The name of an input without what tells its format; a name for outputs that lie beside it."""
+    if name == "-":
+        return "data"
+    path = Path(name.rstrip("/")) if Path(name).name not in ("", ".", "..") else Path(name).resolve()
+    plain = path.name.removesuffix(".gz").removesuffix(".zst").replace("*", "").replace("?", "")
+    return str(path.with_name(plain.rsplit(".", 1)[0] or "data"))
 
 
 if __name__ == "__main__":

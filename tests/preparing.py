@@ -32,7 +32,7 @@ def validator(reference: str):
     from jsonschema import Draft202012Validator
     from referencing import Registry, Resource
 
-    names = ("report", "sft-row", "preference-row", "prompt-row", "tool")
+    names = ("report", "sft-row", "preference-row", "prompt-row", "tool", "stats")
     loaded = [json.loads((SCHEMAS / f"{name}.json").read_text("utf-8")) for name in names]
     registry = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in loaded)
     return Draft202012Validator({"$ref": reference}, registry=registry)

@@ -24,7 +24,7 @@ CODES = {
     "045": {"role-renamed"}, "047": {"role-renamed"}, "048": {"role-unknown"}, "049b": {"role-renamed"},
     "051": {"ends-with-user"}, "053": {"mixed-conventions"}, "055": {"layout-converted"}, "056": {"target-missing"},
     "058": {"answer-empty"}, "060": {"answer-empty"}, "064": {"layout-converted"}, "067": {"column-ignored"},
-    "070": {"text-plain"}, "071": {"unknown-columns"}, "074": {"messages-empty"}, "079": {"control-token"},
+    "070": {"text-plain"}, "071": {"layout-converted"}, "074": {"messages-empty"}, "079": {"control-token"},
     "082": {"terminator-in-answer"}, "084": {"placeholder-without-media"}, "087b": {"tools-unsupported"},
     "090": {"arguments-invalid"}, "092": {"tool-id-unknown"}, "093": {"tool-undeclared"}, "101": {"media-count"},
     "103": {"null-part-keys"}, "105": {"modality-unsupported"}, "107": {"pair-identical"}, "111": {"prompts-differ"},
@@ -61,7 +61,7 @@ def test_verdict_of_awkward_file(case, tmp_path):
     if case["expect"] == "fix":
         assert verdict in ("warn", "reject")
     else:
-        assert verdict == case["expect"]
+        assert verdict == case["expect"] or (verdict == "warn" and "fix" in case["also_ok"])
     assert CODES.get(case["id"], set()) <= codes(document)
     if case["line"] and told:
         assert case["line"] in {problem["line"] for problem in told}

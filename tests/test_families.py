@@ -9,6 +9,8 @@ from hashlib import sha256
 import pytest
 
 from conversations import Maker
+from gemma_trainer.data.model import Model
+from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import FAMILIES, detect_family, family_names, get_family, revision
 from gemma_trainer.families.family import Piece, RenderError
 from gemma_trainer.families.template import Template
@@ -233,3 +235,15 @@ def test_families_import_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert run.stdout.strip() == "[]", run.stderr
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"), [("r5", None), ("r3", "revision r3 of"), (None, "no known revision of")]
+)
+def test_a_reader_is_told_of_templates_that_are_not_the_current_one(revision, words):
+    family = get_family("gemma4")
+    template = official("gemma4") if revision == "r5" else older_gemma4(revision or "r3")
+    if revision is None:
+        template = Template(template.source.replace("<|think|>", "<|think|> "))
+    note = Model(family, "told by the model", Renderer(family, template)).note
+    assert (words in note) if words else note is None

@@ -162,7 +162,7 @@ def test_implicit_prompt_is_counted_in_messages():
 def test_prompts():
     assert canonical({"prompt": "a", "id": 1}, "prompts")[0] == {"id": 1, "prompt": [user("a")]}
     assert canonical(chat(user("a")), "prompts")[0] == {"prompt": [user("a")]}
-    assert canonical({"instruction": "a", "output": "x"}, "prompts")[0] == {"prompt": [user("a")]}
+    assert canonical({"instruction": "a", "output": "x"}, "prompts")[0] == {"prompt": [user("a")], "output": "x"}
     assert canonical("a", "prompts") == ({"prompt": [user("a")]}, "prompt", ["layout-converted"])
 
 
@@ -202,7 +202,7 @@ def test_tools_that_are_json_text_one_by_one():
         ({**GOOD, "tools": ["{"]}, "sft", "tools-invalid"),
         (None, "sft", "row-not-object"),
         ({}, "sft", "unknown-columns"),
-        ({"question": "a", "answer": "b"}, "sft", "unknown-columns"),
+        ({"question": "a", "verdict": "b"}, "sft", "unknown-columns"),
         ({"messages": []}, "sft", "messages-empty"),
         ([], "sft", "messages-empty"),
         ({"messages": {"role": "user"}}, "sft", "messages-type"),
@@ -252,7 +252,7 @@ def test_refusals(row, task, code):
 
 
 def test_forced_layout():
-    assert refused({"text": "a"}, layout="alpaca") == "target-missing"
+    assert refused({"text": "a"}, layout="alpaca") == "wrong-layout"
     assert refused({"instruction": "a", "output": "b"}, layout="messages") == "wrong-layout"
     assert refused(GOOD, "dpo", layout="messages") == "wrong-layout"
     assert canonical({**GOOD, "text": "x"}, layout="text")[1] == "text"

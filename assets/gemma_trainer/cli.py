@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,22 @@ class _Parser(argparse.ArgumentParser):
 def log(text: str) -> None:
     """Say something to people; stdout stays for the result."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(size: int, what: str) -> Iterator[Callable[[int], object]]:
+    """A bar of bytes on stderr, for people at a terminal; gives the function that moves it on."""
+    bar = None
+    if sys.stderr.isatty():
+        with contextlib.suppress(ImportError):
+            from tqdm import tqdm
+
+            bar = tqdm(total=size, desc=what, unit="B", unit_scale=True, leave=False, mininterval=0.2)
+    try:
+        yield bar.update if bar is not None else lambda size: None
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 def command(script: str | Path, *words: object) -> str:

@@ -25,11 +25,24 @@ def messages_of(value: object, path: str, notes: Notes) -> list:
             reason = fault.message if fault else "it is no list"
             raise Refused("messages-type", f"messages as text that is no JSON list: {reason}", path)
         notes.repair("text-decoded", "messages were stored as JSON text", path)
+    if isinstance(value, dict) and (columns := _columns(value)):
+        notes.repair("layout-converted", "messages stored column by column became a list", path)
+        value = columns
     if not isinstance(value, list):
         raise Refused("messages-type", f"messages are {_kind(value)}, not a list", path)
     if not value:
         raise Refused("messages-empty", "the list of messages is empty", path)
     return value
+
+
+def _columns(value: dict) -> list[dict]:
+    """`{"role": [...], "content": [...]}`, which Arrow makes of lists of objects, as messages; none for other objects."""
+    columns = {key: items for key, items in value.items() if items is not None}
+    if not columns or not all(isinstance(items, list) for items in columns.values()):
+        return []
+    if not {"role", "from"} & columns.keys() or len({len(items) for items in columns.values()}) > 1:
+        return []
+    return [dict(zip(columns, items, strict=True)) for items in zip(*columns.values(), strict=True)]
 
 
 def canonical_messages(messages: list, path: str, notes: Notes, known: frozenset[str] = frozenset()) -> list[dict]:
@@ -73,12 +86,14 @@ def _message(message: object, at: int, where: str, notes: Notes, known: frozense
     role = _role(fields, at, where, notes, known)
     content = _said(fields, where)
     if role == CALL:
-        return _call_turn(content, where, notes)
+        clean = _call_turn(content, where, notes)
+        _reasoning(fields, clean, notes)
+        _weigh(fields, clean, where)
+        return {**fields, **clean}
     clean = {"role": role, "content": _content(content, role, f"{where}.content", notes)}
     _calls(fields, clean, where, notes)
     _reasoning(fields, clean, notes)
-    if "weight" in fields:
-        clean["weight"] = _weight(fields.pop("weight"), where)
+    _weigh(fields, clean, where)
     if clean["content"] is None and "tool_calls" not in clean:
         if role == ASSISTANT and "content" in message:
             raise Refused("answer-empty", "the content of an assistant message is null", f"{where}.content")
@@ -195,10 +210,12 @@ def _call_turn(content: object, where: str, notes: Notes) -> dict:
     return {"role": ASSISTANT, "content": "", "tool_calls": made}
 
 
-def _weight(value: object, where: str) -> int:
-    if value in (0, 1):
-        return int(value)
-    raise Refused("weight-invalid", "the weight is neither 0 nor 1", f"{where}.weight")
+def _weigh(fields: dict, clean: dict, where: str) -> None:
+    if "weight" in fields:
+        weight = fields.pop("weight")
+        if weight not in (0, 1):
+            raise Refused("weight-invalid", "the weight is neither 0 nor 1", f"{where}.weight")
+        clean["weight"] = int(weight)
 
 
 def _note_mixture(messages: list[dict], path: str, notes: Notes) -> None:
@@ -209,7 +226,8 @@ def _note_mixture(messages: list[dict], path: str, notes: Notes) -> None:
 
 def with_system(messages: list[dict], system: object) -> list[dict]:
     """The messages with system text in front, where there is some and none yet."""
-    if not isinstance(system, str) or not system.strip() or messages[0]["role"] == SYSTEM:
+    says = bool(system.strip()) if isinstance(system, str) else is_parts(system) and bool(system)
+    if not says or messages[0]["role"] == SYSTEM:
         return messages
     return [{"role": SYSTEM, "content": system}, *messages]
 

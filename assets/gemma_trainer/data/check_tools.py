@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gemma_trainer.data.links import call_of
 from gemma_trainer.data.marks_in_text import tokens_in
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.repair import declared_arguments
-from gemma_trainer.families.family import Family
+from gemma_trainer.families.family import STANDARD_NAMES, Family
 from gemma_trainer.rows.roles import ASSISTANT, TOOL
 
+_NAME = re.compile(r"[\w.-]+")
 _TYPES = {
     "string": (str,),
     "integer": (int,),
@@ -22,10 +24,13 @@ _TYPES = {
 }
 
 
-def check_tools(tools: list[dict] | None, messages: list[dict], family: Family, notes: Notes) -> None:
+def check_tools(tools: list[dict] | None, family: Family, notes: Notes) -> None:
     """The declarations: whether the template shows them, and shows them whole."""
     if not tools:
         return
+    for at, tool in enumerate(tools):
+        if not isinstance(tool["function"].get("description", ""), str):
+            notes.fault("tools-invalid", "the description of a tool is no text", f"tools[{at}].function.description")
     if not family.tools:
         notes.fault("tools-ignored", f"the template of {family.title} does not show tools", "tools")
         return
@@ -35,6 +40,8 @@ def check_tools(tools: list[dict] | None, messages: list[dict], family: Family, 
         if function["name"] in seen:
             notes.fault("tool-repeated", f"the tool {_short(function['name'])} is declared twice", f"tools[{at}]")
         seen.add(function["name"])
+        if not _NAME.fullmatch(function["name"]):
+            notes.fault("tool-name-odd", f"the name {_short(function['name'])} is odd", f"tools[{at}].function.name")
         for token in _tokens(tool, family):
             notes.fault("control-token", f"the declaration holds the control token {token}", f"tools[{at}]")
         parameters = function.get("parameters")
@@ -42,15 +49,19 @@ def check_tools(tools: list[dict] | None, messages: list[dict], family: Family, 
             path = f"tools[{at}].function.parameters"
             if not parameters.get("type"):
                 notes.fault("tool-schema-lossy", "parameters without a type lose their closing brace", path)
-            for where, text in _lossy(parameters.get("properties"), f"{path}.properties"):
+            for where, text in _lossy(parameters.get("properties"), f"{path}.properties", family):
                 notes.fault("tool-schema-lossy", text, where)
 
 
-def _lossy(properties: object, path: str) -> Iterator[tuple[str, str]]:
+def _lossy(properties: object, path: str, family: Family) -> Iterator[tuple[str, str]]:
+    """(path, what is lost) of arguments that the template does not write whole, at any depth."""
     if not isinstance(properties, dict):
         return
     for name, schema in properties.items():
         where = f"{path}.{_short(name)}"
+        if "standard-names-lost" in family.traps and name in STANDARD_NAMES:
+            yield where, "an argument of this name is left out"
+            continue
         if not isinstance(schema, dict):
             yield where, "the schema of an argument is no object"
             continue
@@ -61,7 +72,11 @@ def _lossy(properties: object, path: str) -> Iterator[tuple[str, str]]:
             yield where, "a list of types is printed as a Python list"
         elif schema.get("enum") and str(kind).lower() != "string":
             yield where, "an enum of anything but strings is left out"
-        yield from _lossy(schema.get("properties"), f"{where}.properties")
+        elif not kind:
+            yield where, "an argument without a type is rendered with an empty one"
+        yield from _lossy(schema.get("properties"), f"{where}.properties", family)
+        if isinstance(schema.get("items"), dict):
+            yield from _lossy(schema["items"].get("properties"), f"{where}.items.properties", family)
 
 
 def check_calls(
@@ -77,7 +92,7 @@ def check_calls(
                 notes.fault("tools-unsupported", f"{family.title} has no tool results", where)
                 return
             caller = caller or _caller(messages, at)
-            _check_result(message, caller, notes, where)
+            _check_result(message, caller, family, notes, where)
             continue
         caller = None
         if "tool_calls" not in message:
@@ -86,7 +101,17 @@ def check_calls(
             notes.fault("tools-unsupported", f"{family.title} makes no tool calls", f"{where}.tool_calls")
             return
         _check_message(message, declared, family, notes, where)
-        _check_answered(messages, at, notes, f"{path}[{at - shift}]")
+        if message.get("tool_responses"):  # Gemma 4's form of structured results, inside the message of the calls
+            _check_responses(message["tool_responses"], family, notes, f"{where}.tool_responses")
+        else:
+            _check_answered(messages, at, notes, where)
+
+
+def _check_responses(responses: object, family: Family, notes: Notes, where: str) -> None:
+    if not family.thinking:
+        notes.fault("tools-unsupported", f"{family.title} does not render tool_responses", where)
+    for token in _tokens(responses, family):
+        notes.fault("control-token", f"a result holds the control token {token}", where)
 
 
 def _check_answered(messages: list[dict], at: int, notes: Notes, where: str) -> None:
@@ -121,6 +146,8 @@ def _check_message(message: dict, declared: dict, family: Family, notes: Notes, 
         for token in _tokens(function, family):
             notes.fault("control-token", f"the call holds the control token {token}", path)
         schema = declared.get(name)
+        if not declared and not _NAME.fullmatch(name):
+            notes.fault("tool-name-odd", f"the name {_short(name)} is odd", f"{path}.name")
         if schema is None:
             why = "is not declared" if declared else "is called and no tools are declared"
             notes.fault("tool-undeclared", f"the function {_short(name)} {why}", f"{path}.name")
@@ -158,7 +185,11 @@ def check_required(messages: list[dict], tools: list[dict] | None, notes: Notes,
                     notes.fault("argument-missing", text, f"{path}[{at}].tool_calls[{number}].function.arguments")
 
 
-def _check_result(message: dict, caller: dict | None, notes: Notes, where: str) -> None:
+def _check_result(message: dict, caller: dict | None, family: Family, notes: Notes, where: str) -> None:
+    for token in _tokens(message.get("name"), family):
+        notes.fault("control-token", f"the name holds the control token {token}", f"{where}.name")
+    if "empty-result-lost" in family.traps and not message["content"]:
+        notes.fault("tool-result-empty", "an empty tool result is not rendered", f"{where}.content")
     if caller is None:
         notes.fault("tool-result-orphan", "a tool result follows no call", where)
         return

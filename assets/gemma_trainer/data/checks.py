@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gemma_trainer.data.check_media import check_media
+from gemma_trainer.data.check_text import check_text, surplus_bos
 from gemma_trainer.data.check_tools import check_calls, check_tools
-from gemma_trainer.data.marks_in_text import SPECIAL, foreign_format, foreign_tokens, owners, tokens_in
+from gemma_trainer.data.marks_in_text import (
+    PRINTED_PARTS,
+    foreign_format,
+    foreign_tokens,
+    is_special,
+    owners,
+    tokens_in,
+)
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
-from gemma_trainer.rows.content import says_nothing, text_of, texts
+from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, says_nothing, text_of, texts
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
-_BLANK_WORDS = frozenset({"nan", "NaN", "<NA>", "None"})
 _THINK_OPENS = re.compile(r"\s*<(think(?:ing)?)>")
 # Reasoning models' replies often begin inside the thought; an answer about the tag has it within a line.
 _THINK_CLOSES = re.compile(r"^\s*</think(?:ing)?>\s*$", re.MULTILINE)
@@ -46,7 +54,9 @@ def check_conversation(
         role = message["role"]
         if message["content"].__class__ is not str or len(message) > 2:
             plain = plain and role != TOOL and "tool_calls" not in message
-            _check_reasoning(message, at, last_user, setting, notes, where)
+            _check_reasoning(message, at, last_user, row, setting, notes, where)
+            if message["content"].__class__ is list:
+                _check_parts(message, family, notes, f"{where}.content")
         if role == ASSISTANT:
             _check_answer(message, family, notes, where)
         elif role == USER and says_nothing(message["content"]):
@@ -54,7 +64,7 @@ def check_conversation(
         elif role == TOOL:
             plain = False
         for key, text in texts(message):
-            if "<" in text or "[" in text or "\0" in text:
+            if "<" in text or "[" in text or "\0" in text or "\ufffd" in text:
                 _check_text(text, role, family, notes, f"{where}.{key}")
     if not plain or tools:
         check_calls(messages, tools, family, notes, path, start, shift)
@@ -79,7 +89,8 @@ def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes,
 def check_sft(row: dict, setting: Setting, notes: Notes) -> None:
     """A row of messages: something to learn, in an order that the template takes."""
     messages = row["messages"]
-    check_tools(row.get("tools"), messages, setting.family, notes)
+    check_options(row, notes)
+    check_tools(row.get("tools"), setting.family, notes)
     check_conversation(messages, row, setting, notes)
     answers = [message for message in messages if message["role"] == ASSISTANT]
     if not answers:
@@ -90,21 +101,32 @@ def check_sft(row: dict, setting: Setting, notes: Notes) -> None:
         notes.fault("ends-with-user", "the last message has no answer", f"messages[{len(messages) - 1}]")
     elif messages[-1]["role"] == TOOL:
         notes.fault("ends-with-tool", "the last message is a tool result", f"messages[{len(messages) - 1}]")
-    check_media(row, messages, setting, notes)
+    _check_thinking_used(row, answers, setting.family, notes)
+    check_media(row, {"messages": messages}, setting, notes)
     check_renders(messages, row, setting.family, notes, "messages")
 
 
 def check_prompt(row: dict, setting: Setting, notes: Notes) -> None:
     """A row of --task prompts: something to be answered."""
     prompt = row["prompt"]
+    check_options(row, notes)
+    check_tools(row.get("tools"), setting.family, notes)
     check_conversation(prompt, row, setting, notes, "prompt")
     if prompt[-1]["role"] not in (USER, TOOL):
         text = f"the prompt ends with the {prompt[-1]['role']}"
         notes.fault("prompt-last-role", text, f"prompt[{len(prompt) - 1}]")
     elif all(says_nothing(message["content"]) for message in prompt):
         notes.fault("content-missing", "the prompt is blank", "prompt")
-    check_media(row, prompt, setting, notes)
+    check_media(row, {"prompt": prompt}, setting, notes)
     check_renders(prompt, row, setting.family, notes, "prompt")
+
+
+def check_options(row: dict, notes: Notes) -> None:
+    """The options of the template: words such as "false" would count as true."""
+    for name in ("enable_thinking", "preserve_thinking"):
+        value = (row.get("chat_template_kwargs") or {}).get(name)
+        if value is not None and not isinstance(value, bool):
+            notes.fault("template-kwargs-invalid", f"{name} is not true or false", f"chat_template_kwargs.{name}")
 
 
 def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> None:
@@ -117,13 +139,15 @@ def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> No
             notes.fault("answer-empty", f"an assistant message says {what}", f"{where}.content")
     elif content.__class__ is list and not _is_text(content):
         notes.fault("media-in-answer", "the model writes text only", f"{where}.content")
-    elif said in _BLANK_WORDS:
+    elif text_of(content) in BLANK_WORDS:
         notes.fault("blank-as-word", f"the answer is the word {said}", f"{where}.content")
 
 
 def _visible(content: object) -> str:
     """What an answer says beside its thinking."""
     text = text_of(content).strip()
+    if text[:1] in UNSEEN and is_blank(text):
+        return ""
     if text.endswith((">", "</think>")) and text.startswith("<"):
         return _THOUGHTS.sub("", text).strip()
     return text
@@ -161,19 +185,42 @@ def _is_glued(messages: list[dict], at: int, family: Family) -> bool:
     return "glued-answers" in family.traps and "tool_calls" not in messages[at - 1]
 
 
-def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -> None:
+def _check_characters(text: str, notes: Notes, path: str) -> None:
     if "\0" in text:
         notes.fault("nul-character", "the text holds a NUL character", path)
+    if "\ufffd" in text:
+        notes.fault("replacement-character", f"U+FFFD at character {text.index(chr(0xFFFD)) + 1}", path)
+
+
+def _check_parts(message: dict, family: Family, notes: Notes, path: str) -> None:
+    """Parts that the template does not render, or glues to each other."""
+    content, role = message["content"], message["role"]
+    lost = role == SYSTEM or (role == TOOL and family.tools and not family.thinking)
+    if lost and media_of(content):
+        notes.fault("media-lost", f"{media_of(content)[0]} in a {role} message is not rendered", path)
+    elif role in (USER, ASSISTANT) and family.placeholders:
+        for left, right in pairwise(content):
+            if left.get("type") == right.get("type") == "text" and left["text"].strip() and right["text"].strip():
+                notes.fault("parts-glued", "two texts follow each other, with nothing between them", path)
+                return
+
+
+def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -> None:
+    _check_characters(text, notes, path)
+    if "[" in text and PRINTED_PARTS.match(text):
+        notes.fault("python-literal", "the content is a printed Python list of parts", path)
     spoken = role == ASSISTANT
     if spoken and "think" in text:
         _check_think_tags(text, notes, path)
     tokens = tokens_in(text)
-    if tokens and spoken and family.thought:
+    if tokens and spoken and family.thought and not path.endswith("reasoning_content"):
         tokens = _check_channel(text, tokens, family, notes, path)
     for token in dict.fromkeys(tokens):
         if token in family.placeholders.values():
+            if spoken:
+                notes.fault("media-in-answer", f"the answer holds the placeholder {token}", path)
             continue  # counted against the media of the row
-        if token in SPECIAL and token in family.control_tokens:
+        if is_special(token, family):
             notes.fault("special-token", f"the text holds the special token {token}", path)
         elif token in family.control_tokens:
             notes.fault("control-token", f"the text holds the control token {token}", path)
@@ -181,7 +228,7 @@ def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -
             notes.fault("foreign-token", f"{token} is a control token of {owners(token)}, not of {family.title}", path)
     other = foreign_format(text)
     if other:
-        notes.fault("foreign-markup", f"turn marks of {other} stand in the text", path)
+        notes.fault("foreign-markup", f"marks of {other} stand in the text", path)
 
 
 def _check_think_tags(text: str, notes: Notes, path: str) -> None:
@@ -209,10 +256,26 @@ def _check_channel(text: str, tokens: list[str], family: Family, notes: Notes, p
     return [token for token in tokens if token not in family.thought]
 
 
-def _check_reasoning(message: dict, at: int, last_user: int, setting: Setting, notes: Notes, where: str) -> None:
+def _check_thinking_used(row: dict, answers: list[dict], family: Family, notes: Notes) -> None:
+    options = row.get("chat_template_kwargs")
+    if not options or not family.thinking or options.get("enable_thinking") is not True:
+        return
+    told = any(note.code in ("inline-thought", "think-tags", "thought-unclosed") for note in notes.found)
+    if answers and not told and not any("reasoning_content" in message for message in answers):
+        notes.fault("thinking-unused", "enable_thinking is true, and no answer has reasoning", "chat_template_kwargs")
+
+
+def _check_reasoning(
+    message: dict, at: int, last_user: int, row: dict, setting: Setting, notes: Notes, where: str
+) -> None:
     if "reasoning_content" not in message:
         return
     path = f"{where}.reasoning_content"
+    if not isinstance(message["reasoning_content"], str):
+        notes.fault("content-type", "the reasoning is no text", path)
+        return
+    if (row.get("chat_template_kwargs") or {}).get("preserve_thinking") and "tool_calls" in message:
+        last_user = -1
     if message["role"] != ASSISTANT or not setting.family.thinking:
         notes.fault("reasoning-lost", f"the template of {setting.family.title} does not render it", path)
     elif at <= last_user:
@@ -227,50 +290,14 @@ def _last(messages: list[dict], role: str) -> int:
     return max((at for at, message in enumerate(messages) if message["role"] == role), default=-1)
 
 
-_INSTRUCTION = re.compile(r"^###\s*(?:Instruction|Input|Response|Question|Answer|Human|Assistant)\b", re.MULTILINE)
-
-
 def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
-    """A row of the text layout: plain text, or a conversation that is rendered already."""
+    """A row of the text layout."""
     text, family = row["text"], setting.family
-    if not text.strip():
+    if is_blank(text):
         notes.fault("text-empty", "the text is empty", "text")
         return
-    if "\0" in text:
-        notes.fault("nul-character", "the text holds a NUL character", "text")
-    if text.lstrip().startswith(family.bos):
+    _check_characters(text, notes, "text")
+    if surplus_bos(text, family):
         notes.repair("text-bos", f"{family.bos} at the start was taken off", "text")
-    tokens = set(tokens_in(text))
-    foreign = sorted(token for token in tokens & foreign_tokens(family) if "turn" in token)
-    if family.turn_start in tokens:
-        _check_rendered(text, family, notes)
-    elif foreign:
-        title = owners(foreign[0])
-        notes.fault("text-wrong-family", f"the text is rendered for {title}, not for {family.title}", "text")
-    elif other := foreign_format(text):
-        notes.fault("foreign-markup", f"turn marks of {other} stand in the text", "text")
-    elif len(set(_INSTRUCTION.findall(text))) > 1:
-        notes.fault("text-instruction-style", "`### Instruction` prompts as text", "text")
-    else:
-        notes.fault("text-plain", "a text column: no turns, loss on everything", "text")
-    check_media(row, [{"role": USER, "content": text}], setting, notes)
-
-
-def _check_rendered(text: str, family: Family, notes: Notes) -> None:
-    opened, closed = text.rfind(family.turn_start), text.rfind(family.turn_end)
-    last = text[opened:].removeprefix(family.turn_start).removesuffix(family.turn_end)
-    if last.strip() in ("model", ""):
-        notes.fault("answer-empty", "the last turn of the model says nothing", "text")
-    elif opened > closed:
-        notes.fault("text-terminator-missing", f"the last turn lacks {family.turn_end}", "text")
-    notes.fault("text-rendered", "the text is rendered already: loss covers the prompts too", "text")
-
-
-def repair_text(row: dict, family: Family) -> dict:
-    """The row without a <bos> in front of its text."""
-    text = row["text"].lstrip()
-    if text.startswith(family.bos):
-        while text.startswith(family.bos):
-            text = text.removeprefix(family.bos)
-        return {**row, "text": text}
-    return row
+    check_text(text, family, notes)
+    check_media(row, {"text": [{"role": USER, "content": text}]}, setting, notes)

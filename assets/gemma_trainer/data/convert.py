@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.data.check_media import is_local, source_of, sources
-from gemma_trainer.data.output import replacing
 from gemma_trainer.data.engine import Run
+from gemma_trainer.data.export import export_row
+from gemma_trainer.data.model import Model
+from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.data.options import Checked
+from gemma_trainer.data.output import replacing
 from gemma_trainer.data.part import Part
 from gemma_trainer.rows.problems import INTERNAL, Failure, Problem
 
@@ -29,34 +33,55 @@ class Written:
             entry["line"] += lines
             entry["row"] += rows
 
+    def reject_lines(self) -> Iterator[bytes]:
+        return (_json(entry, default=str).encode("utf-8", "replace") + b"\n" for entry in self.rejects)
+
 
 class Writer:
-    """The sink of `convert`: rows as `target` writes them, ready for a file in `folder`."""
+    """The sink of `convert`: rows in the form `target`, ready for a file in `folder`."""
 
     needs_rows = False
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, target: str = "messages", model: Model | None = None):
+        self.folder, self.target, self.model = folder, target, model
 
     def take(self, checked: Checked, part: Part) -> None:
         written = part.taken = part.taken or Written()
         problems = checked.problems
         if checked.data is not None:
-            try:
-                row = _moved(checked.data, Path(checked.file).parent, self.folder, part)
-                written.lines.append(_json(row).encode("utf-8") + b"\n")
+            notes = Notes()
+            line = self._line(checked.data, Path(checked.file).parent, part, notes)
+            if line is not None:
+                written.lines.append(line)
                 return
-            except (TypeError, ValueError):
-                text = "the row holds a value that JSON cannot hold"
-                problem = Problem("not-json", text, checked.file, checked.raw.line, checked.raw.row)
-                part.problems.append(problem)
-                part.valid -= 1
-                problems = [*problems, problem]
+            place = checked.file, checked.raw.line, checked.raw.row
+            found = [Problem(note.code, note.message, *place, note.path) for note in notes.found]
+            part.problems += found
+            part.valid -= 1
+            problems = [*problems, *found]
         written.rejects.append(_reject(checked, problems))
 
-    def take_line(self, line: bytes, messages: list[dict], part: Part) -> None:
+    def take_line(self, line: bytes, row: dict, part: Part) -> bool:
+        if self.target != "messages":
+            return False
         written = part.taken = part.taken or Written()
         written.lines.append(line if line.endswith(b"\n") else line + b"\n")
+        return True
+
+    def _line(self, row: dict, folder: Path, part: Part, notes: Notes) -> bytes | None:
+        """The line of a row; None, and why in `notes`, when it cannot be written."""
+        row = _moved(row, folder, self.folder, part)
+        try:
+            row = export_row(row, self.target, self.model, notes)
+            line = _json(row).encode("utf-8") + b"\n"
+        except Refused as refusal:
+            notes.found.append(refusal.note)
+            return None
+        except (TypeError, ValueError):
+            notes.fault("not-json", "the row holds a value that JSON cannot hold")
+            return None
+        part.repaired.update(note.code for note in notes.repairs)
+        return line
 
 
 class Totals(NamedTuple):
@@ -82,7 +107,8 @@ def write_rows(run: Run, out: Path, rejects: Path) -> Totals:
             kept += len(part.taken.lines)
             refused += len(part.taken.rejects)
             good.writelines(part.taken.lines)
-            bad.writelines(_json(entry, default=str).encode("utf-8", "replace") + b"\n" for entry in part.taken.rejects)
+            bad.writelines(part.taken.reject_lines())
+    run.finish()
     totals = Totals(run.report.rows - before, kept, refused)
     if totals.read != kept + refused:
         raise Failure(INTERNAL, "internal", f"{totals.read} rows read, {kept} written and {refused} refused")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from gemma_trainer.data.judge import Judge
-from gemma_trainer.data.lengths import Lengths
 from gemma_trainer.data.notes import Note
 from gemma_trainer.data.options import Place
 from gemma_trainer.data.part import Part
@@ -18,6 +18,7 @@ from gemma_trainer.data.repeats import Comparison
 from gemma_trainer.data.reply import read_reply
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.sources import Watch
+from gemma_trainer.data.sums import Sums
 from gemma_trainer.data.workers import in_processes
 from gemma_trainer.rows.problems import Problem
 
@@ -37,13 +38,13 @@ class Run:
     starts: list[int] = field(default_factory=list)  # first rows of the batches, known from an earlier pass
 
     def __post_init__(self):
-        self.lengths = Lengths()
+        self.sums = Sums()
         self.watches: dict[Path, Watch] = {}
         self.places = Places()
         self.comparison = Comparison(self.judge.options.task)
 
     def parts(self) -> Iterator[Part]:
-        """The parts in order, each after it was told to the report; at the end what rows are to each other."""
+        """The parts in order, each after it was told to the report."""
         judged = self._in_order() if self.workers == 1 else self._in_processes()
         teller = None
         for file, batch, part in judged:
@@ -52,18 +53,21 @@ class Run:
             self.comparison.add(self.places.rows, part.keys)
             self.places.add(file, batch, part, teller.lines, teller.rows)
             teller.tell(part)
-            self.lengths.merge(part.lengths)
+            self.sums.merge(part.sums)
             yield part
-        self._finish()
+
+    def finish(self) -> None:
+        """Tell what rows are to each other, now that all are read. A set without any row is an error."""
+        repeats = () if self.drop else self.comparison.problems(self.places)
+        finish(self.report, chain(repeats, self.sums.problems()), self.files)
 
     def _in_order(self) -> Iterator[tuple[Path, Batch, Part]]:
-        at, place = 0, None
-        for file, batch in self._batches():
+        place = None
+        for at, (file, batch) in enumerate(self._batches()):
             if place is None or place.file != file:
                 place = Place(file)
             part = self.judge.part(batch, place, self.splits.get(file), self._dropped(at))
             place = Place(file, place.line + part.lines, place.row + part.rows)
-            at += 1
             yield file, batch, part
 
     def _in_processes(self) -> Iterator[tuple[Path, Batch, Part]]:
@@ -95,15 +99,15 @@ class Run:
         end = self.starts[batch + 1] if batch + 1 < len(self.starts) else self.places.rows + (1 << 62)
         return {row - start: note for row, note in self.drop.items() if start <= row < end}
 
-    def _finish(self) -> None:
-        report = self.report
-        if not self.drop:
-            for problem in self.comparison.problems(self.places):
-                report.add(problem)
-        if report.valid == 0 and not report.errors_by_code:
-            text = "the data holds no whole row" if report.rows else "the data holds no row"
-            report.add(Problem("no-rows", text, file=str(self.files[0]) if len(self.files) == 1 else None))
-        report.close()
+
+def finish(report: Report, problems: Iterable[Problem], files: list[Path]) -> None:
+    """Close a report with what rows are to each other. A set without any row is an error."""
+    for problem in problems:
+        report.add(problem)
+    if report.valid == 0 and not report.errors_by_code:
+        text = "the data holds no whole row" if report.rows else "the data holds no row"
+        report.add(Problem("no-rows", text, file=str(files[0]) if len(files) == 1 else None))
+    report.close()
 
 
 class _Teller:
@@ -114,6 +118,7 @@ class _Teller:
         self.lines = self.rows = 0
         self.said: set[str] = set()
         self.layout: tuple[str, int] | None = None  # and the line where it was seen first
+        self.others: set[str] = set()
 
     def tell(self, part: Part) -> None:
         report = self.report
@@ -137,6 +142,11 @@ class _Teller:
 
     def _mixed(self, layout: str, rows: int, line: int) -> None:
         self.report.repaired["mixed-layouts"] += rows
-        if self.told:
-            text = f"layout {layout}, while line {self.layout[1]} has {self.layout[0]}"
-            self.report.add(Problem("mixed-layouts", text, str(self.file), line), times=rows)
+        if not self.told:
+            return
+        if layout in self.others:
+            self.report.warnings_by_code["mixed-layouts"] += rows
+            return
+        self.others.add(layout)
+        text = f"layout {layout}, while line {self.layout[1]} has {self.layout[0]}"
+        self.report.add(Problem("mixed-layouts", text, str(self.file), line), times=rows)

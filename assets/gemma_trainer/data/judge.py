@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from gemma_trainer.data import repair
+from gemma_trainer.data.check_pairs import answer_text
 from gemma_trainer.data.checks import Setting
+from gemma_trainer.data.explain import EXPLAINED, explain
 from gemma_trainer.data.keys import Keys
 from gemma_trainer.data.lengths import guessed_tokens
 from gemma_trainer.data.measure import Measure
@@ -13,6 +16,7 @@ from gemma_trainer.data.notes import Note, Notes
 from gemma_trainer.data.options import Checked, Options, Place
 from gemma_trainer.data.part import Part
 from gemma_trainer.data.plain import PlainRows
+from gemma_trainer.data.plain_pairs import PlainPairs
 from gemma_trainer.data.process import process
 from gemma_trainer.data.raw import REJECT_KEYS, Batch, Lines, RawRow
 from gemma_trainer.data.read_json import rows_of
@@ -27,6 +31,8 @@ MENDED = frozenset(
     {"encoding-unsupported", "lone-carriage-returns", "byte-order-mark", "not-json-lines", "json-extra-data"}
 )
 
+_EXPLAINED_A_BATCH = 3
+
 
 class Sink(Protocol):
     """What a command makes of the rows of a batch, beside counting them. Results go to `part.taken`."""
@@ -35,8 +41,8 @@ class Sink(Protocol):
 
     def take(self, checked: Checked, part: Part) -> None: ...
 
-    def take_line(self, line: bytes, messages: list[dict], part: Part) -> None:
-        """A line that is a canonical row as it stands, and its messages."""
+    def take_line(self, line: bytes, row: dict, part: Part) -> bool:
+        """A line that is a canonical row as it stands, and that row. False hands it to `take`."""
 
 
 class Judge:
@@ -54,13 +60,22 @@ class Judge:
         self.options, self.measure, self.sink = options, measure, sink
         self.keep_faulty, self.told = keep_faulty, told
         self.mends = options.asked >= repair.CONVERTING
-        self.plain = None if sink and sink.needs_rows else PlainRows.for_run(options)
+        self.plain = self._fast_path()
         self.take = self._take if sink or measure else None
+
+    def _fast_path(self) -> PlainRows | PlainPairs | None:
+        if self.sink and self.sink.needs_rows:
+            return None
+        if self.options.task == "sft":
+            return PlainRows.for_run(self.options)
+        return PlainPairs.for_run(self.options) if self.options.task in ("dpo", "rm") and not self.sink else None
 
     def part(self, batch: Batch, place: Place, split: str | None = None, drop: dict[int, Note] | None = None) -> Part:
         """`split` is the part of the data that the file belongs to, where that is told; `drop` are rows of the batch,
         counted from 0, that are refused as repeats of others."""
         run = _Run(self, place, split, drop or {})
+        if self.measure:
+            self.measure.look_ahead(batch.data if isinstance(batch, Lines) else b"")
         if not isinstance(batch, Lines):
             for item in batch:
                 run.item(item)
@@ -70,16 +85,14 @@ class Judge:
             run.part.lines = batch.data.count(b"\n") + (batch.data[-1:] != b"\n")
         elif not self.plain.judge(batch, place, run.part, self.take, run.line):
             run = _Run(self, place, split, {})
-            self.plain.judge(batch, place, run.part, lambda line, messages, part: True, run.line)
+            self.plain.judge(batch, place, run.part, lambda line, row, part: True, run.line)
         return run.part
 
-    def _take(self, line: bytes, messages: list, part: Part) -> bool:
+    def _take(self, line: bytes, row: dict, part: Part) -> bool:
         """What is done with a plain line beyond counting it. False when there is something to tell about it."""
-        if self.measure and not self.measure.plain(messages, part):
+        if self.measure and not self.measure.fits(row, part):
             return False
-        if self.sink:
-            self.sink.take_line(line, messages, part)
-        return True
+        return self.sink is None or self.sink.take_line(line, row, part)
 
 
 class _Run:
@@ -92,6 +105,7 @@ class _Run:
         self.file = str(place.file)
         self.setting = Setting(self.options.family, place.file.parent, self.options.renders_reasoning)
         self.said: set[str] = set()
+        self.explained: Counter[str] = Counter()
 
     def line(self, text: bytes, line: int) -> None:
         """One line, before which `line` lines of the batch stand."""
@@ -119,7 +133,7 @@ class _Run:
         if layout:
             part.saw(layout, item.line or item.row)
         if data is not None:
-            self._compare(data, notes)
+            self._compare(data, item.line or item.row, notes)
             if self.options.max_length and (tokens := guessed_tokens(data)) > self.options.max_length:
                 text = f"about {tokens} tokens, over --max-length {self.options.max_length}"
                 notes.fault("over-length", text)
@@ -127,14 +141,18 @@ class _Run:
                 self._measure(data, notes)
         self._take(self._judged(item, data, notes))
 
-    def _compare(self, data: dict, notes: Notes) -> None:
+    def _compare(self, data: dict, line: int, notes: Notes) -> None:
         """What a row is in a set of rows."""
         at = self.part.rows
         if at in self.drop:
             notes.found.append(self.drop[at])
         self.part.keys.put(at, data, self.split)
+        self.part.sums.types.add(data, self.file, line)
         expected = self.options.has_margin
-        if "chosen" in data and expected is not None and ("margin" in data) != expected:
+        if "chosen" not in data:
+            return
+        self.part.sums.bias.add(len(answer_text(data["chosen"])), len(answer_text(data["rejected"])))
+        if expected is not None and ("margin" in data) != expected:
             this, first = ("no", "one") if expected else ("a", "none")
             notes.fault("margin-missing", f"{this} margin here, {first} in the first row", "margin")
 
@@ -149,7 +167,7 @@ class _Run:
         part = self.part
         refused = data is None or _is_refused(notes) or part.rows in self.drop
         part.valid += not refused
-        problems = [self._problem(note, raw) for note in notes.found]
+        problems = [self._problem(self._explained(note, raw), raw) for note in notes.found]
         tellable = problems + [self._problem(note, raw) for note in notes.repairs] if self.judge.told else problems
         part.problems += [problem for problem in tellable if problem.code not in self.said]
         once = ONCE | {"unknown-columns"} if raw.header else ONCE
@@ -159,6 +177,14 @@ class _Run:
         if not refused:
             part.repaired.update(repairs)
         return Checked(raw, None if refused and not self.judge.keep_faulty else data, problems, repairs, self.file)
+
+    def _explained(self, note: Note, raw: RawRow) -> Note:
+        """The note with what the schema of rows says, for the first few of a kind."""
+        if note.code not in EXPLAINED or self.explained[note.code] >= _EXPLAINED_A_BATCH:
+            return note
+        self.explained[note.code] += 1
+        told = explain(unwrapped(raw.value), self.options.task, note.path)
+        return note._replace(message=f"{note.message} ({told})") if told else note
 
     def _problem(self, note: Note, raw: RawRow) -> Problem:
         """Unknown columns of a table are a fault of the line that names them."""

@@ -42,7 +42,10 @@ class Table:
         self.tags = array("Q") if tagged else None
 
     def put(self, at: int, key: int, tag: int = 0) -> None:
-        """Key (and tag) of row `at` of the batch, counted from 0."""
+        """Key (and tag) of row `at` of the batch, counted from 0; it takes the place of an earlier one."""
+        del self.keys[at:]
+        if self.tags is not None:
+            del self.tags[at:]
         self.fill(at)
         self.keys.append(key)
         if self.tags is not None:
@@ -76,9 +79,13 @@ class Keys:
         elif self.task != "prompts":
             self.rows.put(at, row_key(row))
         if self.task == "prompts" or split is not None:
-            self.prompts.put(at, _key(prompt_text(row)), self._tag(split))
+            self.put_prompt(at, prompt_text(row), split)
         if self.task in ("prompts", "responses") and isinstance(row.get("id"), str | int):
             self.ids.put(at, _key(repr(row["id"])))
+
+    def put_prompt(self, at: int, prompt: str, split: str | None) -> None:
+        """The key of a prompt, as prompt_text gives it, and the split it is in."""
+        self.prompts.put(at, _key(prompt), self._tag(split))
 
     def _tag(self, split: str | None) -> int:
         if split is None:

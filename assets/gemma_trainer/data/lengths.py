@@ -23,7 +23,7 @@ class Lengths:
     over: int = 0
     rows: Counter[int] = field(default_factory=Counter)  # {tokens of a row: rows}
 
-    def add(self, longest: int, total: int, trained: int) -> None:
+    def add(self, longest: int, trained: int, total: int) -> None:
         self.rows[longest] += 1
         self.total += total
         self.trained += trained

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
+from gemma_trainer.data.check_lengths import cut_code
 from gemma_trainer.data.counting import PieceCounter, Size
 from gemma_trainer.data.lengths import sequences
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.notes import Notes
+from gemma_trainer.data.parse import loads
 from gemma_trainer.data.part import Part
+
+_PLAIN = 200  # characters without a blank are no prose
+_CUT = {
+    "answer-cut": "an answer would be cut at --max-length {most}: the row has {tokens} tokens",
+    "answer-wholly-cut": "no answer would be left at --max-length {most}: {before} tokens stand before the first",
+}
 
 
 class Measure:
@@ -16,40 +27,71 @@ class Measure:
         self.renderer, self.max_length = model.renderer, max_length
         self.counter = PieceCounter(model.tokenizer, model.family)
 
+    def look_ahead(self, lines: bytes) -> None:
+        """Count the texts of a block together, which is faster than row by row, whatever layout they are in."""
+        texts: set[str] = set()
+        for line in io.BytesIO(lines):
+            with contextlib.suppress(ValueError, RecursionError):
+                _gather(loads(line), texts)
+        self.counter.count_ahead(texts)
+
     def row(self, row: dict, part: Part, notes: Notes) -> None:
         """Add a row's lengths to its part; what is wrong with them goes to its notes. Raises RenderError."""
-        if "input_ids" in row:
-            sizes = [_given(row)]
-        else:
-            prompt_only = "prompt" in row and "chosen" not in row
-            self.counter.begin_row()
-            sizes = [self.counter.size(self.renderer.pieces(one, add_generation_prompt=prompt_only))
-                     for one in sequences(row)]  # fmt: skip
-        trained = sum(size.trained for size in sizes)
-        if trained == 0 and "prompt" not in row:
+        sizes = self._sizes(row)
+        if not any(size.trained for size in sizes) and "prompt" not in row:
             notes.fault("no-trained-token", "not one token of the row carries loss")
             return
-        longest = max(size.tokens for size in sizes)
-        part.lengths.add(longest, sum(size.tokens for size in sizes), trained)
-        if self.max_length and longest > self.max_length:
-            part.lengths.over += 1
-            notes.fault("over-length", f"{longest} tokens, over --max-length {self.max_length}")
+        self._add(sizes, part)
+        longest = max(sizes)
+        if self.max_length and longest.tokens > self.max_length:
+            part.sums.lengths.over += 1
+            notes.fault("over-length", f"{longest.tokens} tokens, over --max-length {self.max_length}")
+            codes = {cut_code(size.before, size.tokens, self.max_length): size for size in sizes if size.trained}
+            for code, size in codes.items():
+                if code:
+                    notes.fault(code, _CUT[code].format(most=self.max_length, tokens=size.tokens, before=size.before))
 
-    def plain(self, messages: list, part: Part) -> bool:
-        """As `row`, for a conversation of {role, content} alone; False when there is something to tell."""
-        self.counter.begin_row()
-        size = self.counter.size(self.renderer.pieces({"messages": messages}))
-        if size.trained == 0 or (self.max_length and size.tokens > self.max_length):
+    def fits(self, row: dict, part: Part) -> bool:
+        """As `row`, where there is nothing to tell; else False, and nothing is added."""
+        sizes = self._sizes(row)
+        if not all(size.trained for size in sizes) or (self.max_length and max(sizes).tokens > self.max_length):
             return False
-        part.lengths.add(size.tokens, size.tokens, size.trained)
+        self._add(sizes, part)
         return True
+
+    def _sizes(self, row: dict) -> list[Size]:
+        if "input_ids" in row:
+            return [_given(row)]
+        prompt_only = "prompt" in row and "chosen" not in row
+        return [self.counter.size(self.renderer.pieces(one, add_generation_prompt=prompt_only))
+                for one in sequences(row)]  # fmt: skip
+
+    @staticmethod
+    def _add(sizes: list[Size], part: Part) -> None:
+        longest = max(size.tokens for size in sizes)
+        part.size = (longest, sum(size.trained for size in sizes), sum(size.tokens for size in sizes))
+        part.sums.lengths.add(*part.size)
+
+
+def _gather(value: object, texts: set[str]) -> None:
+    """The texts in a JSON value, without the blanks around them, as templates write them."""
+    kind = value.__class__
+    if kind is str:
+        if len(value) < _PLAIN or " " in value[:_PLAIN]:  # not packed media
+            texts.add(value.strip())
+    elif kind is list:
+        for item in value:
+            _gather(item, texts)
+    elif kind is dict:
+        for item in value.values():
+            _gather(item, texts)
 
 
 def _given(row: dict) -> Size:
     """The size of a row that comes as token ids."""
     ids = row["input_ids"]
     if "labels" in row:
-        mask = [label != -100 for label in row["labels"]]
+        mask = [int(label != -100) for label in row["labels"]]
     else:
         mask = row.get("assistant_masks") or row.get("completion_mask") or [1] * len(ids)
     return Size(len(ids), sum(mask), mask.index(1) if 1 in mask else len(mask))

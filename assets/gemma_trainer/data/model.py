@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.options import DEFAULT_FAMILY
 from gemma_trainer.data.render import Renderer
-from gemma_trainer.families.catalogue import FAMILIES, get_family
+from gemma_trainer.families.catalogue import FAMILIES, get_family, revision
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.problems import USAGE, Failure
 
@@ -34,10 +34,21 @@ class Model:
     def note(self) -> str | None:
         """What a reader of the result should know about the family and the rendering."""
         if self.renderer.template is not None:
-            return None
+            return self._template_note
         asked = "" if self.origin == "asked for" else f" ({self.origin}; pass --family or --model)"
         where = "the model has no chat template" if self.tokenizer else "no --model given"
         return f"{where}: checks and texts follow the packaged description of {self.family.title}{asked}"
+
+    @property
+    def _template_note(self) -> str | None:
+        found = revision(self.family, self.renderer.template)
+        if found in (self.family.current_revision, "plain"):
+            return None
+        what = f"revision {found} of" if found else "no known revision of"
+        title, same = self.family.title, "it is followed as it is; serve the model with the same one"
+        return (
+            f"the model's chat template is {what} {title}'s (the current one is {self.family.current_revision}): {same}"
+        )
 
 
 def describe_model(family: str, model: str | None) -> Model:

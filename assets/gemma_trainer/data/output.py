@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
 
     Raises Failure (exit 2).
     """
+    _sweep(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         file = part.open(mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}))
@@ -50,6 +52,24 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
             path.unlink()  # --overwrite: an older file must not pass for this run's
     finally:
         part.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers of `path` left behind that were killed."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        writer = part.suffixes[-2][1:]
+        if writer.isdigit() and not _is_alive(int(writer)):
+            part.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _unwritable(path: Path, error: OSError) -> Failure:

@@ -18,6 +18,7 @@ except ImportError:  # the standard library reads the same rows, slower
     orjson = None
 
 MAX_DEPTH = 200
+loads = orjson.loads if orjson is not None else json.loads  # lenient: for a look ahead only
 _TOO_BIG = 2.0**63
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|(NaN|-?Infinity)')
@@ -34,7 +35,12 @@ class Decoder(json.JSONDecoder):
     """The reference. It notes faults and reads on, so that a value's end is known even if the value is bad."""
 
     def __init__(self):
-        super().__init__(object_pairs_hook=self._object, parse_constant=self._constant, parse_float=self._float)
+        super().__init__(
+            object_pairs_hook=self._object,
+            parse_constant=self._constant,
+            parse_float=self._float,
+            parse_int=self._integer,
+        )
         self.faults: list[Fault] = []
 
     def value_at(self, text: str, start: int) -> tuple[object, int, Fault | None]:
@@ -57,6 +63,13 @@ class Decoder(json.JSONDecoder):
 
     def _constant(self, name: str) -> None:
         self.faults.append(Fault("json-not-a-number", f"{name} is not JSON; a missing value is null"))
+
+    def _integer(self, digits: str) -> int:
+        try:
+            return int(digits)
+        except ValueError:  # Python's limit on the length of numbers
+            self.faults.append(Fault("json-invalid", f"a number of {len(digits)} digits"))
+            return 0
 
     def _float(self, digits: str) -> float:
         value = float(digits)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from gemma_trainer.data.keys import Keys
-from gemma_trainer.data.lengths import Lengths
+from gemma_trainer.data.sums import Sums
 from gemma_trainer.rows.problems import Problem
 
 
@@ -21,7 +21,8 @@ class Part:
     layouts: dict[str, list[int]] = field(default_factory=dict)
     repaired: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
-    lengths: Lengths = field(default_factory=Lengths)
+    sums: Sums = field(default_factory=Sums)
+    size: tuple[int, int, int] | None = None  # of the row at hand: longest side, trained, all tokens
     once: set[str] = field(default_factory=set)  # codes that are told once a file
     taken: object = None
 
@@ -33,6 +34,7 @@ class Part:
         for entry in self.layouts.values():
             entry[1] += lines
         self.problems = [shifted(problem, lines, rows) for problem in self.problems]
+        self.sums.shift(lines)
         if hasattr(self.taken, "shift"):
             self.taken.shift(lines, rows)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gemma_trainer.data.engine import Run
 from gemma_trainer.data.judge import Judge, unwrapped
-from gemma_trainer.data.layouts import detect_task
+from gemma_trainer.data.layouts import detect_task, gives_margin
 from gemma_trainer.data.options import DEFAULT_FAMILY, Checked, Options, Row
 from gemma_trainer.data.part import Part
 from gemma_trainer.data.process import process
@@ -70,7 +70,7 @@ def first_facts(files: list[Path], task: str, delimiter: str | None = None, mapp
     if isinstance(value, dict) and mapping:
         value = {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
     told = task if task != "auto" else "sft" if value is None else detect_task(value)
-    return First(told, value.get("margin") is not None if isinstance(value, dict) else None)
+    return First(told, gives_margin(value) if isinstance(value, dict) else None)
 
 
 def _check_mapping(mapping: Mapping, values: list[object]) -> None:
@@ -93,9 +93,10 @@ def check_files(
     files: list[Path], options: Options, report: Report, keep_faulty: bool = False, told: bool = True
 ) -> Iterator[Checked]:
     """Every row of the files, each judged and told to the report. A set without any row is an error."""
-    judge = Judge(options, sink=_Rows(), keep_faulty=keep_faulty, told=told)
-    for part in Run(files, judge, report).parts():
+    run = Run(files, Judge(options, sink=_Rows(), keep_faulty=keep_faulty, told=told), report)
+    for part in run.parts():
         yield from part.taken or ()
+    run.finish()
 
 
 class _Rows:

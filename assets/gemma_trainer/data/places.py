@@ -49,6 +49,17 @@ class Places:
         self.blocks.append(_Block(file, line, row, lines))
         self.rows += part.rows
 
+    def add_file(self, file: Path, rows: int, one_row_a_line: bool) -> None:
+        """A whole file, of which no more is known."""
+        lines = None if one_row_a_line else array("Q", bytes(8 * rows))
+        self.starts.append(self.rows)
+        self.blocks.append(_Block(file, 0, 0, lines))
+        self.rows += rows
+
+    @property
+    def one_row_a_line(self) -> bool:
+        return all(block.lines is None for block in self.blocks)
+
     def spot(self, row: int) -> Spot:
         at = bisect_right(self.starts, row) - 1
         block, inside = self.blocks[at], row - self.starts[at]

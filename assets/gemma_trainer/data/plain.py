@@ -12,31 +12,35 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Annotated, Literal
 
 from gemma_trainer.data.hashing import key_function
 from gemma_trainer.data.keys import BETWEEN
 from gemma_trainer.data.options import Options, Place
 from gemma_trainer.data.part import Part
+from gemma_trainer.data.plain_text import (
+    BRACKET,
+    LESS_THAN,
+    NUL,
+    QUOTE,
+    as_dicts,
+    message_type,
+    quotation_marks,
+    row_decoder,
+)
 from gemma_trainer.data.raw import Lines
-from gemma_trainer.families.catalogue import FAMILIES
+from gemma_trainer.rows.content import BLANK_WORDS
 
 _LAYOUTS = ("auto", "messages", "openai")
 _SHORT = 5  # characters; what is shorter may be a word for a missing value
 _BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
 _NUMPY_FROM = 1 << 22  # bytes, from which counting with numpy repays its import
-_LESS_THAN, _BRACKET, _QUOTE, _NUL = b'<["\0'
-# What stands behind the `<` of anything that a check looks for.
-_TAILS = tuple({token[1:] for family in FAMILIES.values() for token in family.control_tokens if token[0] == "<"}
-               | {"|", "think", "/think", "s>", "/s>", "unused"})  # fmt: skip
-_STARTS = frozenset(tail[:2] for tail in _TAILS)
 
 
 class PlainRows:
     """The fast path of one run."""
 
-    def __init__(self, options: Options, decoder: Callable):
-        self.decode, self.decode_short = decoder(_SHORT), decoder(1)
+    def __init__(self, options: Options, decode: Callable, decode_short: Callable):
+        self.decode, self.decode_short = decode, decode_short
         self.takes_system = options.family.system != "refused"
         self.limit = options.max_length * _BYTES_PER_TOKEN if options.max_length else 1 << 60
         self.seen = 0
@@ -46,15 +50,15 @@ class PlainRows:
         """None where rows of this shape need the slow path, or msgspec is not installed."""
         if options.task != "sft" or options.layout not in _LAYOUTS or options.mapping:
             return None
-        decoder = _decoder_maker()
-        return decoder and cls(options, decoder)
+        message = message_type(_SHORT), message_type(1)
+        return cls(options, *(row_decoder(messages=list[kind]) for kind in message)) if all(message) else None
 
     def judge(
         self,
         lines: Lines,
         place: Place,
         part: Part,
-        take: Callable[[bytes, list[dict], Part], bool] | None,
+        take: Callable[[bytes, dict, Part], bool] | None,
         slow: Callable[[bytes, int], None],
     ) -> bool:
         """Fill `part`. `take` uses an accepted line, or sends it the slow way by False; `slow` judges one line.
@@ -83,15 +87,23 @@ class PlainRows:
             else:
                 size = len(contents)
                 if wanted == "user" and size > 1:
-                    text = between(contents).encode()
-                    if _LESS_THAN in text or _BRACKET in text or _QUOTE in text or _NUL in text or len(text) > limit:
-                        quoted = self._quoted(text, line)
+                    joined = between(contents)
+                    text = joined.encode()
+                    if len(text) > limit:
+                        quoted = -1
+                    elif (
+                        len(text) != len(joined) or LESS_THAN in text or BRACKET in text or QUOTE in text or NUL in text
+                    ):
+                        quoted = quotation_marks(text, contents, line)
                     else:
                         quoted = 0
-                    if quoted >= 0 and (
-                        take is None
-                        or (8 * size + 2 + quoted == line.count(b'"') and take(line, _as_dicts(messages), part))
-                    ):
+                    if quoted >= 0 and take is not None:
+                        part.rows = rows
+                        whole = 8 * size + 2 + quoted == line.count(b'"')
+                        quoted = quoted if whole and take(line, {"messages": as_dicts(messages)}, part) else -1
+                    if quoted >= 0:
+                        if not accepted:
+                            part.saw("messages", place.line + at + 1)
                         put(digest(text, size) or 1)
                         rows += 1
                         accepted += 1
@@ -105,7 +117,7 @@ class PlainRows:
             marks += line.count(b'"')
         part.rows, part.lines, part.valid = rows, at + 1, part.valid + accepted
         if accepted:
-            part.saw("messages", place.line + 1, accepted)
+            part.saw("messages", place.line, accepted - 1)
         return take is not None or 8 * turns + 2 * accepted + marks == self._marks(lines.data)
 
     def _with_short_texts(self, line: bytes) -> list:
@@ -114,18 +126,7 @@ class PlainRows:
             messages = self.decode_short(line).messages
         except ValueError:
             return []
-        return [] if any(message.content.strip() in ("nan", "NaN", "None") for message in messages) else messages
-
-    def _quoted(self, text: bytes, line: bytes) -> int:
-        """Quotation marks in a text with a suspicious character; -1 where it holds what a check looks for."""
-        if _NUL in text or len(text) > self.limit or b"[INST]" in text:
-            return -1
-        if _QUOTE in text and b"\\u0022" in line:  # a quotation mark that the line does not show
-            return -1
-        parts = text.decode().split("<")[1:] if _LESS_THAN in text else ()
-        if any((part[:2] in _STARTS or part[:1] == "|") and part.startswith(_TAILS) for part in parts):
-            return -1
-        return text.count(b'"')
+        return [] if any(message.content in BLANK_WORDS for message in messages) else messages
 
     def _marks(self, data: bytes) -> int:
         self.seen += len(data)
@@ -134,26 +135,5 @@ class PlainRows:
                 import numpy
             except ImportError:
                 return data.count(b'"')
-            return int(numpy.count_nonzero(numpy.frombuffer(data, numpy.uint8) == _QUOTE))
+            return int(numpy.count_nonzero(numpy.frombuffer(data, numpy.uint8) == QUOTE))
         return data.count(b'"')
-
-
-def _as_dicts(messages: list) -> list[dict]:
-    return [{"role": message.role, "content": message.content} for message in messages]
-
-
-def _decoder_maker() -> Callable[[int], Callable] | None:
-    """(least characters of a text) -> strict decoder of a row; None without msgspec."""
-    try:
-        import msgspec
-    except ImportError:
-        return None
-
-    def decoder(least: int) -> Callable:
-        said = Annotated[str, msgspec.Meta(min_length=least)]
-        fields = [("role", Literal["system", "user", "assistant"]), ("content", said)]
-        message = msgspec.defstruct("Message", fields, forbid_unknown_fields=True, gc=False)
-        row = msgspec.defstruct("Row", [("messages", list[message])], forbid_unknown_fields=True, gc=False)
-        return msgspec.json.Decoder(row).decode
-
-    return decoder

@@ -1,29 +1,38 @@
-"""What dataset_prep.py does: validate, convert, inspect as functions from a request to a result."""
+"""What dataset_prep.py does: each command as a function from a request to a result."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.data.convert import Writer, write_rows
 from gemma_trainer.data.engine import Run
-from gemma_trainer.data.judge import Judge
+from gemma_trainer.data.judge import Judge, Sink
+from gemma_trainer.data.lengths import Lengths
 from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.model import Model, describe_model
-from gemma_trainer.data.output import check_targets
 from gemma_trainer.data.options import Options
+from gemma_trainer.data.output import check_targets
 from gemma_trainer.data.pipeline import check_files, first_facts, parse_mapping
+from gemma_trainer.data.records import Merged, find_record, read_records, record_path, write_record, write_shard
 from gemma_trainer.data.repair import CONVERTING
-from gemma_trainer.data.repeats import REPEATS
+from gemma_trainer.data.repeats import REPEATS, Comparison
 from gemma_trainer.data.report import MAX_ERRORS, Report
+from gemma_trainer.data.shape import Shapes
 from gemma_trainer.data.sources import data_hash, expand
+from gemma_trainer.data.split import EVAL, TRAIN, Splitter, write_sides
+from gemma_trainer.data.stats import Stats
 from gemma_trainer.data.view import view_rows
-from gemma_trainer.rows.problems import Problem
+from gemma_trainer.rows.problems import USAGE, Failure, Problem
+
+_SPLIT_NAMES = re.compile(r"(?:^|[^a-z])(train|eval|valid|validation|val|dev|test|heldout)(?:[^a-z]|$)")
 
 
 @dataclass
 class Request:
-    """The flags that the three commands share."""
+    """The flags that the commands share."""
 
     data: list[str]
     task: str = "auto"
@@ -38,19 +47,23 @@ class Request:
     max_errors: int = MAX_ERRORS
     report: str | None = None
     overwrite: bool = False
+    workers: int = 1
+    shard: tuple[int, int] = (1, 1)  # number, from 1, of how many
 
 
 class Session:
     """Files, options, model and report of one command. Raises Failure for what cannot be found or read."""
 
     def __init__(self, request: Request):
+        self.request = request
         self.files = expand(request.data)
         self.model: Model = describe_model(request.family, request.model)
         mapping = parse_mapping(request.mapping)
-        self.max_length, self.overwrite = request.max_length, request.overwrite
         if request.report:
             check_targets(self.files, [Path(request.report)], request.overwrite)
         first = first_facts(self.files, request.task, request.delimiter, mapping)
+        number, of = request.shard
+        self.files = self.files[number - 1 :: of]
         self.options = Options(
             task=first.task,
             family=self.model.family,
@@ -63,39 +76,37 @@ class Session:
             has_margin=first.has_margin,
         )
         self.report = Report(request.max_errors, request.report)
-        if self.model.note:
-            self.report.notes.append(self.model.note)
+        self.notes: list[str] = [self.model.note] if self.model.note else []
         if request.task == "auto":
-            self.report.notes.append(f"task {self.options.task} was told by the first row")
+            self.notes.append(f"task {self.options.task} was told by the first row")
+        self.advance: Callable[[int], object] = lambda size: None
 
-    def validate(self) -> dict:
-        """Counts, problems by code, lengths (None without a model) and the hashes that name data and template."""
-        measure = Measure(self.model, self.max_length) if self.model.tokenizer else None
-        run = self._run(Judge(self.options, measure))
-        for _ in run.parts():
-            pass
-        return {
-            **self._facts(),
-            "valid": self.report.valid,
-            "tokens": run.lengths.as_dict() if measure else None,
-            "repaired": dict(self.report.repaired),
-            "data_hash": data_hash(self.files, run.watches),
-        }
+    @property
+    def stored_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
 
-    def convert(self, out: Path, rejects: Path | None) -> dict:
-        """Canonical rows in `out`, refused ones in `rejects`. Raises Failure."""
-        refused_to = rejects or out.with_name(f"{out.name.removesuffix('.jsonl')}.rejects.jsonl")
-        check_targets(self.files, [out, refused_to], self.overwrite)
-        judge = Judge(self.options, sink=Writer(out.parent), told=False)
-        run = self._run(judge)
+    def validate(self, records: Path | None = None) -> dict:
+        """Counts, problems by code, lengths (None without a model) and the hashes that name data and template.
+
+        With `records` each file's result is kept in that folder, and files that have one are not read again.
+        """
+        if records is not None:
+            return self._validate_files(records)
+        run = self._pass(self._judge())
+        return self._validated(run.sums.lengths, data_hash(self.files, run.watches))
+
+    def convert(self, out: Path, rejects: Path | None, target: str = "messages") -> dict:
+        """Rows in the form of `target` in `out`, refused ones in `rejects`. Raises Failure."""
+        refused_to = rejects or _beside(out, "rejects")
+        check_targets(self.files, [out, refused_to], self.request.overwrite)
+        run = self._run(Judge(self.options, sink=Writer(out.parent, target, self.model), told=False))
         if "drop-duplicates" in self.options.asked:
-            run = self._without_repeats(run)
+            run.drop, run.starts = self._repeats()
         written = write_rows(run, out, refused_to)
-        if written.refused:
-            text = f"{written.refused} of {written.read} rows were refused: {refused_to}"
-            self.report.add(Problem("rows-refused", text, file=str(refused_to)))
+        self._tell_refused(written.refused, written.read, refused_to)
         return {
             **self._facts(),
+            "to": target,
             "rows_out": written.kept,
             "rejected": written.refused,
             "repaired": dict(self.report.repaired),
@@ -103,24 +114,117 @@ class Session:
             "rejects": str(refused_to) if written.refused else None,
         }
 
-    def inspect(self, count: int, loss_on: str) -> dict:
-        """The first `count` rows as they are rendered, faulty ones too where the template takes them."""
-        rows = check_files(self.files, self.options, self.report, keep_faulty=True, told=False)
+    def split(self, train: Path, held_out: Path, eval_fraction: float, seed: int, group: str | None) -> dict:
+        """Rows on two sides that share no prompt. Raises Failure."""
+        rejects = _beside(train, "rejects")
+        check_targets(self.files, [train, held_out, rejects], self.request.overwrite)
+        run = self._run(Judge(self.options, sink=Splitter(train.parent, eval_fraction, seed, group), told=False))
+        counts = write_sides(run, train, held_out, rejects)
+        self._tell_refused(counts["rejected"], self.report.rows, rejects)
+        files = {TRAIN: train, EVAL: held_out, "rejects": rejects}
+        return {
+            **self._facts(),
+            "train_rows": counts[TRAIN],
+            "eval_rows": counts[EVAL],
+            "rejected": counts["rejected"],
+            "duplicates": self._duplicates(run.comparison),
+            **{name: str(file) if file.exists() else None for name, file in files.items()},
+        }
+
+    def inspect(self, count: int, loss_on: str, whole: bool = False) -> dict:
+        """The first `count` rows as they are rendered, faulty ones too where the template takes them. `whole` reads
+        on to the end and gives what `stats` does as well."""
+        report = Report() if whole else self.report
+        rows = check_files(self.files, self.options, report, keep_faulty=True, told=False)
         views = list(view_rows(rows, self.model, count, loss_on))
-        return {**self._facts(), "rows_read": self.report.rows, "loss_on": loss_on, "rows": views}
+        facts = self.stats() if whole else self._facts()
+        return {**facts, "rows_read": self.report.rows, "loss_on": loss_on, "rows": views}
+
+    def stats(self) -> dict:
+        """What the rows hold: lengths, roles, turns, tools, scripts, repeats."""
+        run = self._run(self._judge(Shapes()))
+        stats = Stats()
+        for part in run.parts():
+            if part.taken is not None:
+                stats.merge(part.taken)
+        run.finish()
+        return {
+            **self._validated(run.sums.lengths, data_hash(self.files, run.watches)),
+            "stats": stats.as_dict(self.request.max_length),
+            "duplicates": self._duplicates(run.comparison),
+        }
+
+    def _judge(self, sink: Sink | None = None) -> Judge:
+        return Judge(self.options, Measure(self.model, self.request.max_length) if self.model.tokenizer else None, sink)
 
     def _run(self, judge: Judge) -> Run:
-        return Run(self.files, judge, self.report)
+        return Run(self.files, judge, self.report, self.request.workers, self.advance, _splits(self.files))
 
-    def _without_repeats(self, run: Run) -> Run:
-        """The same run with the rows refused that repeat others, which takes a pass to find."""
-        first = Run(self.files, Judge(self.options), Report())
-        for _ in first.parts():
+    def _pass(self, judge: Judge) -> Run:
+        run = self._run(judge)
+        for _ in run.parts():
             pass
-        notes = first.comparison.notes(first.places)
-        run.drop = {row: note for row, note in notes if note.code in REPEATS}
-        run.starts = first.places.starts
+        run.finish()
         return run
+
+    def _repeats(self) -> tuple[dict, list[int]]:
+        """What an extra pass finds: notes of the rows that repeat others, and where batches start."""
+        run = Run(self.files, Judge(self.options), Report(), self.request.workers)
+        for _ in run.parts():
+            pass
+        notes = run.comparison.notes(run.places)
+        return {row: note for row, note in notes if note.code in REPEATS}, run.places.starts
+
+    def _validate_files(self, folder: Path) -> dict:
+        folder.mkdir(parents=True, exist_ok=True)
+        judge, settings = self._judge(), self._settings()
+        found = {}
+        for file in self.files:
+            path = record_path(folder, file)
+            found[path] = find_record(path, settings, file)
+            if found[path] is None:
+                report = Report(self.request.max_errors, path.with_suffix(".problems"))
+                run = Run([file], judge, report, self.request.workers, self.advance, _splits(self.files))
+                for _ in run.parts():
+                    pass
+                report.close()
+                found[path] = write_record(path, run, settings, data_hash([file], run.watches))
+            else:
+                self.advance(file.stat().st_size)
+        write_shard(folder, self.request.shard, self.files)
+        merged = Merged(found, self.report)
+        return {**self._validated(merged.sums.lengths, merged.data_hash), "records": str(folder)}
+
+    def _settings(self) -> dict:
+        """What a record must have been made with to stand for a file."""
+        options, renderer = self.options, self.model.renderer
+        return {
+            "task": options.task,
+            "family": options.family.name,
+            "model": self.request.model,
+            "template_hash": renderer.template_hash,
+            "layout": options.layout,
+            "mapping": dict(options.mapping),
+            "delimiter": options.delimiter,
+            "max_length": self.request.max_length,
+        }
+
+    def _tell_refused(self, refused: int, read: int, file: Path) -> None:
+        if refused:
+            text = f"{refused} of {read} rows were refused: {file}"
+            self.report.add(Problem("rows-refused", text, file=str(file)))
+
+    def _duplicates(self, comparison: Comparison) -> dict[str, int | None]:
+        return {"rows": comparison.repeated("rows"), "prompts": comparison.repeated("prompts")}
+
+    def _validated(self, lengths: Lengths, digest: str | None) -> dict:
+        return {
+            **self._facts(),
+            "valid": self.report.valid,
+            "tokens": lengths.as_dict() if self.model.tokenizer else None,
+            "repaired": dict(self.report.repaired),
+            "data_hash": digest,
+        }
 
     def _facts(self) -> dict:
         report = self.report
@@ -135,5 +239,41 @@ class Session:
             "rows": report.rows,
             "errors_by_code": dict(report.errors_by_code),
             "warnings_by_code": dict(report.warnings_by_code),
-            "notes": list(report.notes),
+            "notes": list(self.notes),
         }
+
+
+def merge_records(folders: list[str], max_errors: int, report_file: str | None) -> tuple[dict, Report]:
+    """(result of validate over all files of finished shards, report). Raises Failure for shards that are missing."""
+    records = read_records(Path(folder) for folder in folders)
+    report = Report(max_errors, report_file)
+    merged = Merged(records, report)
+    if not merged.records:
+        raise Failure(USAGE, "shards-missing", "the shards held no file")
+    settings = merged.records[0]["settings"]
+    return {
+        "task": settings["task"],
+        "family": settings["family"],
+        "layout": report.layout,
+        "layouts": dict(report.layouts),
+        "template_hash": settings["template_hash"],
+        "files": len(merged.records),
+        "rows": report.rows,
+        "valid": report.valid,
+        "errors_by_code": dict(report.errors_by_code),
+        "warnings_by_code": dict(report.warnings_by_code),
+        "tokens": merged.sums.lengths.as_dict() if settings["model"] else None,
+        "repaired": dict(report.repaired),
+        "data_hash": merged.data_hash,
+        "notes": list(report.notes),
+    }, report
+
+
+def _beside(file: Path, what: str) -> Path:
+    return file.with_name(f"{file.name.removesuffix('.jsonl')}.{what}.jsonl")
+
+
+def _splits(files: list[Path]) -> dict[Path, str]:
+    """The split that each file's name tells, where they tell several."""
+    told = {file: match[1] for file in files if (match := _SPLIT_NAMES.search(file.name.lower()))}
+    return told if len(set(told.values())) > 1 else {}

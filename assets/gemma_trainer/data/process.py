@@ -5,11 +5,13 @@ from __future__ import annotations
 from gemma_trainer.data import repair
 from gemma_trainer.data.check_pairs import SIDES, check_preference
 from gemma_trainer.data.check_teacher import check_response
+from gemma_trainer.data.check_text import repair_text
 from gemma_trainer.data.check_tools import check_required
-from gemma_trainer.data.checks import Setting, check_prompt, check_sft, check_text_row, repair_text
+from gemma_trainer.data.checks import Setting, check_prompt, check_sft, check_text_row
 from gemma_trainer.data.layouts import canonical_row
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.data.options import Options
+from gemma_trainer.data.tokenised import check_tokenised
 from gemma_trainer.rows.content import text_of
 
 
@@ -33,7 +35,10 @@ def process(value: object, options: Options, setting: Setting, notes: Notes) -> 
         if row.get("tools"):
             check_required(row["messages"], row["tools"], notes, "messages")
     elif "prompt" in row:
+        row = _repaired_prompt(row, options, notes)
         check_prompt(row, setting, notes)
+    elif "input_ids" in row:
+        check_tokenised(row, notes)
     else:
         check_text_row(row, setting, notes)
         row = repair_text(row, options.family)
@@ -48,11 +53,16 @@ def _repaired_chat(row: dict, options: Options, notes: Notes) -> dict:
     return row if messages is row["messages"] else {**row, "messages": messages}
 
 
+def _repaired_prompt(row: dict, options: Options, notes: Notes) -> dict:
+    prompt = repair.repair_messages(row["prompt"], options.family, notes, "prompt", options.asked)
+    prompt = repair.link_tools(prompt, options.family, notes, "prompt")
+    return row if prompt is row["prompt"] else {**row, "prompt": prompt}
+
+
 def _repaired_pair(row: dict, options: Options, notes: Notes) -> dict:
-    family = options.family
-    prompt = repair.repair_messages(row["prompt"], family, notes, "prompt", options.asked)
-    prompt = repair.link_tools(prompt, family, notes, "prompt")
-    changed = {} if prompt is row["prompt"] else {"prompt": prompt}
+    family, changed = options.family, {}
+    row = _repaired_prompt(row, options, notes)
+    prompt = row["prompt"]
     for side in SIDES:
         answer = repair.repair_messages(row[side], family, notes, side, options.asked)
         if any(message["role"] == "tool" for message in answer):

@@ -136,8 +136,8 @@ def parquet_rows(path: Path) -> Iterator[RawRow | Problem]:
     try:
         with _seekable(path) as file, parquet.ParquetFile(file) as table:
             yield from _batches(batch for batch in table.iter_batches(_BATCH))
-    except (arrow.ArrowException, OSError) as error:
-        text = f"not a complete Parquet file ({str(error).splitlines()[0][:120]})"
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        text = f"not a complete Parquet file ({_first_line(error)})"
         yield Problem("parquet-invalid", text, file=str(path))
 
 
@@ -153,14 +153,19 @@ def arrow_rows(path: Path) -> Iterator[RawRow | Problem]:
                 yield from _batches(reader.get_batch(at) for at in range(reader.num_record_batches))
             else:
                 yield from _batches(arrow.ipc.open_stream(file))
-    except (arrow.ArrowException, OSError) as error:
-        text = f"not a complete Arrow file ({str(error).splitlines()[0][:120]})"
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        text = f"not a complete Arrow file ({_first_line(error)})"
         yield Problem("parquet-invalid", text, file=str(path))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 def _batches(batches: Iterable) -> Iterator[RawRow]:
     row = 0
     for batch in batches:
+        batch.validate(full=True)  # damaged offsets would lead outside the buffers: a crash, not an exception
         for value in batch.to_pylist():
             row += 1
             yield RawRow(value, None, row)

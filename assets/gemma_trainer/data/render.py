@@ -78,6 +78,8 @@ class Renderer:
 
     def pieces(self, row: dict, loss_on: str = "assistant", add_generation_prompt: bool = False) -> list[Piece]:
         """What `render` joins: the pieces of the text, each trained or not. Raises RenderError."""
+        if "messages" not in row and "text" not in row:
+            raise RenderError("tokens-not-text", "the row holds token ids, which have no text here", "input_ids")
         if "messages" not in row:
             return self._plain_text(row["text"])
         pieces = self._pieces(row, add_generation_prompt)

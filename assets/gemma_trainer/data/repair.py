@@ -13,7 +13,7 @@ from gemma_trainer.data.links import link_results
 from gemma_trainer.data.marks_in_text import ending
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family
-from gemma_trainer.rows.content import text_of
+from gemma_trainer.rows.content import is_blank, media_of, says_nothing, text_of
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
 ASKED = {
@@ -28,6 +28,25 @@ CONVERTING = frozenset({"move-thoughts"})
 _THOUGHT = re.compile(r"\s*<\|channel>(?:thought\n|analysis\n)?(.*?)<channel\|>", re.DOTALL)
 _THINK = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 _EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
+_SWITCH = re.compile(r"\s*<\|think\|>\s*")
+_TRAIN_FLAGS = ("train", "training", "loss")  # of axolotl and ms-swift
+
+
+def switch_thinking(row: dict, family: Family, notes: Notes) -> dict:
+    """The row with a `<|think|>` that opens its system text as an option of the template, which writes the same."""
+    key = "prompt" if "prompt" in row else "messages"
+    messages = row.get(key)
+    if not family.thinking or not messages or messages[0]["role"] != SYSTEM:
+        return row
+    first, *rest = messages
+    content, options = first["content"], row.get("chat_template_kwargs") or {}
+    match = _SWITCH.match(content) if content.__class__ is str else None
+    if not match or not rest or options.get("enable_thinking", True) is not True:
+        return row  # for the checks to refuse
+    notes.repair("think-switch", "<|think|> became chat_template_kwargs", f"{key}[0].content")
+    text = content[match.end() :]
+    messages = [{**first, "content": text}, *rest] if text else rest
+    return {**row, key: messages, "chat_template_kwargs": {**options, "enable_thinking": True}}
 
 
 def repair_messages(
@@ -38,6 +57,9 @@ def repair_messages(
         messages = _merge_turns(messages, path, notes)
     if "drop-dangling" in asked and path == "messages":
         messages = _drop_dangling(messages, path, notes)
+    if len(messages) > 1 and messages[0]["role"] == SYSTEM and says_nothing(messages[0]["content"]):
+        notes.repair("system-empty", "a system message without text was dropped", f"{path}[0]")
+        messages = messages[1:]
     if family.system == "refused" and messages and messages[0]["role"] == SYSTEM:
         messages = _fold_system(messages, path, notes)
     out = messages
@@ -87,10 +109,12 @@ def _call_without_nulls(call: dict, declared: dict[str, dict]) -> dict:
 
 
 def _message(message: dict, where: str, family: Family, notes: Notes, asked: frozenset[str]) -> dict:
+    if len(message) > 2 and message["role"] == ASSISTANT and "weight" not in message:
+        message = _train_flag(message, where, notes)
     content = message["content"]
-    if content.__class__ is list and not family.placeholders and _all_text(content) and message["role"] != TOOL:
+    if content.__class__ is list and (joined := _joined(content, message["role"], family)) is not content:
         notes.repair("parts-joined", "parts of text became one text", f"{where}.content")
-        message = {**message, "content": (content := text_of(content))}
+        message = {**message, "content": (content := joined)}
     if content.__class__ is str:
         if "strip-nul" in asked and "\0" in content:
             notes.repair("nul-character", "NUL characters were removed", f"{where}.content")
@@ -102,6 +126,47 @@ def _message(message: dict, where: str, family: Family, notes: Notes, asked: fro
     elif message["role"] == TOOL and content is not None:
         message = _tool_result(message, where, family, notes)
     return message
+
+
+def _train_flag(message: dict, where: str, notes: Notes) -> dict:
+    flag = next((name for name in _TRAIN_FLAGS if isinstance(message.get(name), bool)), None)
+    if flag is None:
+        return message
+    notes.repair("train-flag", f"`{flag}` became weight", f"{where}.{flag}")
+    return {**{key: value for key, value in message.items() if key != flag}, "weight": int(message[flag])}
+
+
+def _joined(parts: list[dict], role: str, family: Family) -> list[dict] | str:
+    """The content as its family's template takes it whole; the same list when it does already."""
+    tells_objects = family.tools and not family.thinking  # would print the parts of a result as an object
+    if role == TOOL:
+        return text_of(parts) if tells_objects and is_parts(parts) and _all_text(parts) else parts
+    if not family.placeholders and _all_text(parts):
+        return text_of(parts)
+    if role == SYSTEM:
+        return system_text(parts) if family.system == "folded" and len(parts) > 1 and _all_text(parts) else parts
+    out = parts[:1]
+    for part in parts[1:]:
+        if _is_bare(part) and _is_bare(out[-1]) and _blank_between(out[-1]["text"], part["text"]):
+            out[-1] = {"type": "text", "text": out[-1]["text"] + part["text"]}
+        else:
+            out.append(part)
+    return out if len(out) < len(parts) else parts
+
+
+def system_text(content: str | list[dict]) -> str:
+    """System text as one; between its parts a blank, as Gemma 4's template puts it."""
+    if isinstance(content, str):
+        return content.strip()
+    return " ".join(part["text"].strip() for part in content if part.get("type") == "text")
+
+
+def _is_bare(part: dict) -> bool:
+    return part.get("type") == "text" and len(part) == 2 and not is_blank(part["text"])
+
+
+def _blank_between(left: str, right: str) -> bool:
+    return left[-1:].isspace() or right[:1].isspace()
 
 
 def _all_text(parts: list) -> bool:
@@ -138,10 +203,10 @@ def _tool_result(message: dict, where: str, family: Family, notes: Notes) -> dic
 
 
 def _fold_system(messages: list[dict], path: str, notes: Notes) -> list[dict]:
-    if len(messages) < 2 or messages[1]["role"] != USER:
+    if len(messages) < 2 or messages[1]["role"] != USER or media_of(messages[0]["content"]):
         return messages
     notes.repair("system-folded", "the system text went in front of the first user text", f"{path}[0]")
-    system, user = text_of(messages[0]["content"]).strip(), messages[1]
+    system, user = system_text(messages[0]["content"]), messages[1]
     content = user["content"]
     if isinstance(content, str):
         content = f"{system}\n\n{content}"

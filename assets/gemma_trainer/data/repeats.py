@@ -6,10 +6,11 @@ keys at a time, so that only that share is held.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from gemma_trainer.data.keys import Keys, Table
 from gemma_trainer.data.notes import Note
@@ -17,6 +18,7 @@ from gemma_trainer.data.places import Places
 from gemma_trainer.rows.problems import Problem
 
 REPEATS = frozenset({"duplicate-row", "duplicate-prompt"})  # what `--repair drop-duplicates` moves to the rejects
+TABLES, TAGGED = ("rows", "prompts", "pairs", "ids"), ("prompts", "pairs")
 _SHARE = 1 << 16  # keys held at a time
 
 
@@ -99,8 +101,30 @@ class Comparison:
 
     def __init__(self, task: str):
         self.task = task
-        self.spools = {name: Spool() for name in ("rows", "prompts", "pairs", "ids")}
+        self.spools = {name: Spool() for name in TABLES}
         self.names: dict[int, str] = {}
+
+    def write(self, out: BinaryIO) -> dict[str, list]:
+        """All keys to a file; {table: [[first row, keys], ...]} tells `read` what lies where."""
+        for spool in self.spools.values():
+            for file in filter(None, (spool.keys, spool.tags)):
+                file.seek(0)
+                shutil.copyfileobj(file, out)
+        return {name: spool.blocks for name, spool in self.spools.items()}
+
+    def read(self, stored: BinaryIO, blocks: dict[str, list], first_row: int) -> None:
+        """Add keys that `write` has written, of rows behind `first_row` others."""
+        for name, spool in self.spools.items():
+            tables = [Table(name in TAGGED) for _ in blocks[name]]
+            for column in ("keys", "tags") if name in TAGGED else ("keys",):
+                for table, (_, size) in zip(tables, blocks[name], strict=True):
+                    getattr(table, column).frombytes(stored.read(8 * size))
+            for table, (start, _) in zip(tables, blocks[name], strict=True):
+                spool.add(first_row + start, table)
+
+    def repeated(self, name: str) -> int:
+        """How many rows have the key of an earlier one in a table."""
+        return len(self.spools[name].repeats())
 
     def add(self, first_row: int, keys: Keys) -> None:
         """The keys of a batch whose first row is row `first_row` of the set."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemma_trainer.data.parse import Decoder, syntax_fault
+from gemma_trainer.data.parse import MAX_DEPTH, Decoder, syntax_fault
 from gemma_trainer.data.raw import RawRow
 from gemma_trainer.data.read_json import is_message
-from gemma_trainer.data.sources import open_bytes
+from gemma_trainer.data.sources import READ_ERRORS, open_bytes
 from gemma_trainer.rows.problems import Problem
 
+_BRACKETS = re.compile(r"[\[{\s]+")
 SAMPLE_KEYS = frozenset(
-    {"messages", "conversations", "instruction", "prompt", "completion", "response", "chosen", "question", "text"}
+    {"messages", "conversations", "contents", "instruction", "prompt", "completion", "response", "chosen", "text"}
+    | {"question", "query", "problem"}
 )
 
 
@@ -25,6 +28,9 @@ def read_reply(path: Path) -> Iterator[RawRow | Problem]:
         except UnicodeDecodeError as error:
             yield Problem("invalid-utf8", f"byte {error.start + 1} of the reply is not UTF-8", str(path))
             return
+        except READ_ERRORS:
+            yield Problem("packed-cut", "the packed data ends or breaks before its end", str(path))
+            return
     decoder, row, at, line, counted = Decoder(), 0, 0, 1, 0
     while (at := _next_bracket(text, at)) >= 0:
         line, counted = line + text.count("\n", counted, at), at
@@ -32,7 +38,8 @@ def read_reply(path: Path) -> Iterator[RawRow | Problem]:
             value, end, fault = decoder.value_at(text, at)
         except json.JSONDecodeError as error:
             if not _opens_sample(text, at):
-                at += 1
+                deep = error.msg == "nested too deep"
+                at = max(at + 1, _BRACKETS.match(text, at).end() - MAX_DEPTH) if deep else at + 1
                 continue
             row += 1
             found = syntax_fault(text, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemma_trainer.data.gemini import declared
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.data.parse import parse_text
 
@@ -17,9 +18,22 @@ def canonical_tools(tools: object, notes: Notes) -> list[dict] | None:
         notes.silent.append("tools-decoded")
     if not tools and isinstance(tools, list | dict | type(None)):
         return None
+    if isinstance(tools, dict):
+        tools = [tools]
     if not isinstance(tools, list):
         raise Refused("tools-invalid", "tools are not a list", "tools")
-    return [_tool(_decoded(tool, f"tools[{at}]", notes), f"tools[{at}]", notes) for at, tool in enumerate(tools)]
+    tools = [_decoded(tool, f"tools[{at}]", notes) for at, tool in enumerate(tools)]
+    if any(isinstance(tool, dict) and declared(tool) is not None for tool in tools):
+        notes.repair("tool-wrapped", "declarations of Gemini became tools", "tools")
+        tools = [one for tool in tools for one in _declarations(tool)]
+    return [_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(tools)]
+
+
+def _declarations(tool: object) -> list:
+    found = declared(tool) if isinstance(tool, dict) else None
+    if found is None:
+        return [tool]
+    return [{"type": "function", "function": one} if isinstance(one, dict) else one for one in found]
 
 
 def _decoded(tool: object, path: str, notes: Notes) -> object:
@@ -85,7 +99,10 @@ def _tool(tool: object, path: str, notes: Notes) -> dict:
         raise Refused("tools-invalid", "a tool is no object", path)
     if "function" not in tool and "name" in tool:
         notes.repair("tool-wrapped", "a flat declaration was wrapped", path)
-        tool = {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
+        function = {key: value for key, value in tool.items() if key not in ("type", "cache_control")}
+        if "input_schema" in function and "parameters" not in function:  # Anthropic's name
+            function["parameters"] = function.pop("input_schema")
+        tool = {"type": "function", "function": function}
     function = tool.get("function")
     if not isinstance(function, dict) or not _is_name(function.get("name")):
         raise Refused("tools-invalid", "a tool has no function name", path)

@@ -72,6 +72,9 @@ class Family:
         return (Path(__file__).parent / "templates" / self.plain).read_text("utf-8")
 
 
+# Words of JSON Schema that templates take for part of a schema where an argument has that name.
+STANDARD_NAMES = frozenset({"description", "type", "properties", "required", "nullable"})
+
 # Traps that several families share.
 TRAPS = {
     "double-bos": "The template writes <bos> and the tokenizer adds another: use add_special_tokens=False.",
@@ -86,6 +89,8 @@ TRAPS = {
     "thought-stripped": "Thinking inside content is deleted; it belongs in reasoning_content.",
     "thought-last-turn": "reasoning_content is rendered only after the last user message.",
     "text-after-result": "Text beside a tool call moves behind the tool result.",
+    "standard-names-lost": "Tool arguments named description, type, properties, required or nullable are left out.",
+    "empty-result-lost": "An empty tool result is left out.",
     "empty-thought": "With thinking off the generation prompt ends in an empty thought; rows do not hold it.",
 }
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gemma_trainer.families import schema
-from gemma_trainer.families.family import ASSISTANT_ROLES, Family, Piece, RenderError, traps
+from gemma_trainer.families.family import ASSISTANT_ROLES, STANDARD_NAMES, Family, Piece, RenderError, traps
 from gemma_trainer.families.gemma1 import END, PROMPT, START, TURN_TOKENS
 from gemma_trainer.families.values import dictsort, field, guarded, is_sequence, trim, upper
 
 QUOTE = "<escape>"
 DECLARE, DECLARED = "<start_function_declaration>", "<end_function_declaration>"
 RESULT, RESULT_END = "<start_function_response>", "<end_function_response>"
-_STANDARD = frozenset({"description", "type", "properties", "required", "nullable"})
 _BOS, _PROMPT, _NEWLINE = Piece("<bos>"), Piece(PROMPT), Piece("\n")
 # The template prints arguments that are text on a line of its own block, indentation included.
 _TEXT_ARGUMENTS_INDENT = " " * 20
@@ -78,7 +77,7 @@ def _developer_turn(message: dict | None, tools) -> Piece:
 
 def _parameters(properties: Mapping) -> str:
     entries = dictsort(properties)
-    return ",".join([f"{key}:{{{_parameter(item)}}}" for key, item in entries if key not in _STANDARD])
+    return ",".join([f"{key}:{{{_parameter(item)}}}" for key, item in entries if key not in STANDARD_NAMES])
 
 
 def _parameter(item: object) -> str:
@@ -184,5 +183,5 @@ FAMILY = Family(
     plain="functiongemma.jinja",
     call=("<start_function_call>", "<end_function_call>"),
     result=(RESULT, RESULT_END),
-    traps=traps("double-bos", "any-role", "eos-is-not-the-end"),
+    traps=traps("double-bos", "any-role", "eos-is-not-the-end", "standard-names-lost", "empty-result-lost"),
 )  # fmt: skip

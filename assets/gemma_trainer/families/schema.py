@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain
 
+from gemma_trainer.families.family import STANDARD_NAMES
 from gemma_trainer.families.values import MISSING, dictsort, field, is_sequence, upper
 
 QUOTE = '<|"|>'
-_STANDARD = ("description", "type", "properties", "required", "nullable")
 
 
 def quoted(text: object, quote: str = QUOTE) -> str:
@@ -79,7 +79,7 @@ def _response(response: object) -> str:
 def _parameters(properties: Mapping, filter_keys: bool = False) -> str:
     entries = dictsort(properties)
     return ",".join(
-        [f"{key}:{{{_parameter(item)}}}" for key, item in entries if not filter_keys or key not in _STANDARD]
+        [f"{key}:{{{_parameter(item)}}}" for key, item in entries if not filter_keys or key not in STANDARD_NAMES]
     )
 
 

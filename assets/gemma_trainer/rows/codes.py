@@ -1,4 +1,4 @@
-"""Every stable code: severity, cause, fix. references/error-codes.md is this table for readers."""
+"""Every stable code: severity, cause, fix. references/error-codes*.md are this table for readers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ COMMAND = {
         "Check path, permissions and free space, then run the same command again.",
     ),
     "usage": _error("A flag or value is not accepted.", "See --help of the command."),
+    "shards-missing": _error(
+        "Records do not add up: shards are missing or differ.", "Run the shards that are missing."
+    ),
     "worker-died": _error("A worker process was killed.", "Run the command again with fewer --workers."),
     "internal": _error(
         "The command met a state it does not know.", "Report it with the traceback that --debug prints."

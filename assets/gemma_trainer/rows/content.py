@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_BLANKS = re.compile(r"\s+")
+# Characters that print nothing, beside white space: zero-width ones, soft hyphen, word joiner, byte order mark.
+UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_SEEN = re.compile(rf"[^\s{UNSEEN}]")
+# What exporters write for a missing value.
+BLANK_WORDS = frozenset({"nan", "NaN", "NaT", "None", "<NA>", "#N/A", "NULL"})
 
 
 def text_of(content: object) -> str:
@@ -31,10 +35,16 @@ def texts(message: dict) -> Iterator[tuple[str, str]]:
 def says_nothing(content: object) -> bool:
     """Whether there is neither visible text nor a media part."""
     if isinstance(content, str):
-        return not content.strip()
-    if not content:
-        return True
-    return not any(part.get("type") != "text" or (part.get("text") or "").strip() for part in content)
+        return is_blank(content)
+    if not isinstance(content, list):
+        return not content  # an object is a structured result of a tool
+    return not any(part.get("type") != "text" or not is_blank(part.get("text") or "") for part in content)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text shows nothing: white space and invisible characters only."""
+    bare = text.strip()
+    return not bare or (bare[0] in UNSEEN and not _SEEN.search(bare))
 
 
 def media_of(content: object) -> list[str]:
@@ -45,7 +55,7 @@ def media_of(content: object) -> list[str]:
 
 def fold(text: str) -> str:
     """The text with case and blanks folded: equal for texts that say the same."""
-    return _BLANKS.sub(" ", text).strip().casefold()
+    return " ".join(text.split()).casefold()
 
 
 def _part_texts(content: object) -> Iterator[str]:

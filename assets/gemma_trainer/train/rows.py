@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.data.encode import Encoded, RowTokenizer
-from gemma_trainer.data.output import replacing
 from gemma_trainer.data.options import Row
+from gemma_trainer.data.output import replacing
 from gemma_trainer.data.render import Rendered, Renderer
 from gemma_trainer.data.view import painted, row_view
 from gemma_trainer.families.family import RenderError

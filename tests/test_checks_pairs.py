@@ -1,0 +1,139 @@
+"""Faults of preference pairs and of what teachers answer; length bias of a set of pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma_trainer.data.check_lengths import LengthBias, cut_code
+from gemma_trainer.data.check_teacher import is_loop
+from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, pair
+from preparing import TOOLS, assistant, call, user
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (pair(), set()),
+        (pair(rejected="b \n"), {"pair-identical"}),
+        (pair(rejected="B."), {"pair-near-identical"}),
+        (pair(rejected=""), {"answer-empty"}),
+        (pair(margin=1.5), set()),
+        (pair(margin="high"), {"margin-invalid"}),
+        (pair(margin="1.5"), {"number-as-text"}),
+        (pair(margin="inf"), {"margin-invalid"}),
+        (pair(margin=True), {"margin-invalid"}),
+        (pair(margin=10**400), set()),
+        (pair(margin=-1), {"margin-negative"}),
+        (pair(score_chosen=1, score_rejected=2), {"scores-inverted"}),
+        (pair(chosen_rating=1, rejected_rating=2), {"scores-inverted"}),
+        (pair(chosen_score="1", rejected_score="2"), {"scores-inverted", "number-as-text"}),
+        (
+            pair(chosen=[assistant("c")], rejected=[assistant([{"type": "text", "text": "c"}])]),
+            {"pair-identical"},
+        ),
+        (pair(prompt=[user("a"), assistant("b")]), {"prompt-last-role"}),
+        (pair(prompt=[SYSTEM]), {"prompt-last-role"}),
+        (pair(chosen=[assistant("b"), user("c"), assistant("d")]), {"answer-role"}),
+        (pair(images=["media/dot.png"]), {"media-count"}),
+        (pair(prompt=[user([IMAGE, TEXT])]), set()),
+        (pair(prompt=ROUND[:3], tools=TOOLS), set()),
+        (
+            pair(prompt=[user("a")], chosen=[assistant("", tool_calls=[call()])], rejected="c", tools=TOOLS),
+            set(),
+        ),
+        (pair(rejected="c<turn|>"), {"terminator-in-answer"}),
+        (pair(rejected="<|turn>c"), {"control-token"}),
+        (pair(score_chosen=2, score_rejected=2.0), {"scores-equal"}),
+        (pair(prompt="Name a  bread.", rejected="name a bread."), {"answer-echo"}),
+        (pair(prompt=[user([{**IMAGE, "image": "media/no.png"}, TEXT])]), {"media-missing"}),
+        (pair(chosen=[assistant("", tool_calls=[call(arguments={"hour": 6})])], tools=TOOLS), {"argument-missing"}),
+        (pair(chat_template_kwargs={"enable_thinking": "no"}), {"template-kwargs-invalid"}),
+    ],
+)
+def test_fault_of_a_pair(row, expected):
+    assert judge(row, task="dpo")[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, set()),
+        ({"response": " "}, {"response-empty"}),
+        ({"finish_reason": "length"}, {"response-cut"}),
+        ({"finish_reason": "MAX_TOKENS"}, {"response-cut"}),
+        ({"finish_reason": "content_filter"}, {"response-blocked"}),
+        ({"finish_reason": "eos_token"}, set()),
+        ({"response": "name a  bread."}, {"response-echo"}),
+        ({"response": "To " * 80}, {"response-loop"}),
+        ({"response": "I must respectfully decline to answer this question."}, {"response-refusal"}),
+        ({"response": "I apologize, but I don’t feel comfortable answering that."}, {"response-refusal"}),
+        ({"response": "I’m not able to help with that request. Is there anything else?"}, {"response-refusal"}),
+        (
+            {
+                "response": "I'm sorry, but I can't assist with that request. "
+                + "Ask me of bread, seeds, knots and tides, of boats and their sails, of wheels and spokes, of the moon, of "
+                "chess and its openings, or of what to cook tonight; the harbour has a library as well, where people who "
+                "know far more than I do will gladly look into older books for you, on every day but Sunday."
+            },
+            {"response-refusal"},
+        ),
+        ({"response": "I can't come on Sunday, but I can help on Monday."}, set()),
+        ({"response": '"I can\'t help falling in love" is a song by Elvis.'}, set()),
+        ({"response": "I cannot recommend swimming here: the current is strong."}, set()),
+        ({"response": "I'm sorry, but I can't help with that."}, {"response-refusal"}),
+        ({"response": "As an AI language model, I am unable to provide this."}, {"response-refusal"}),
+        ({"response": "I'm sorry that your flour arrived late. We sent a new bag."}, set()),
+        ({"response": "Sorry, I cannot come to the harbour tomorrow."}, set()),
+        ({"response": "<|channel>thought\n<channel|>Rye."}, {"empty-thought"}),
+    ],
+)
+def test_fault_of_a_teacher_row(changes, expected):
+    row = {"id": "p1", "prompt": "Name a bread.", "response": "Rye.", "finish_reason": "stop", **changes}
+    assert judge(row, task="responses")[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("no " * 40, True),
+        ("the tide is high and " * 10, True),
+        ("A good start. " + "It goes on and on and on, as it did before. " * 8, True),
+        ("ha" * 60, True),
+        ("row\n" * 20, True),
+        ("| a | b |\n| --- | --- |\n" + "\n".join(f"| {n} | {n * n} |" for n in range(20)), False),
+        ("-" * 80 + "\nHeading\n" + "-" * 80, False),
+        ("One two three four five six seven eight nine ten. " * 1, False),
+        ("SELECT a, b FROM t WHERE a > 1 AND b > 1 AND c > 1 ORDER BY a, b, c LIMIT 5 OFFSET 1", False),
+    ],
+)
+def test_loops(text, loop):
+    assert is_loop(text) is loop
+
+
+def test_length_bias_is_told_of_whole_sets_and_merges():
+    even, long = [(100, 100)] * 12, [(300, 100)] * 13
+    whole, first, second = LengthBias(), LengthBias(), LengthBias()
+    for part, sizes in ((whole, even + long), (first, even), (second, long)):
+        for size in sizes:
+            part.add(*size)
+    assert first.problem() is None and second.problem() is None  # too few to tell
+    first.merge(second)
+    assert first == whole and whole.problem().code == "length-bias"
+    assert "52 % of 25 pairs (204 and 100 characters on average)" in whole.problem().message
+    for _ in range(5):
+        whole.add(50, 100)
+    assert whole.problem() is None and whole.shorter == 5
+
+
+@pytest.mark.parametrize(
+    ("prompt", "total", "limit", "code"),
+    [
+        (10, 20, 20, None),
+        (10, 21, 20, "answer-cut"),
+        (19, 21, 20, "answer-cut"),
+        (20, 21, 20, "answer-wholly-cut"),
+        (30, 31, None, None),
+    ],
+)
+def test_answers_that_cutting_would_hurt(prompt, total, limit, code):
+    assert cut_code(prompt, total, limit) == code

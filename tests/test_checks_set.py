@@ -1,0 +1,125 @@
+"""Rows of a set: against each other, where they come from, guessed lengths, types of columns."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from gemma_trainer.data.column_types import ColumnTypes
+from gemma_trainer.data.pipeline import load_rows
+from gemma_trainer.data.report import Report
+from gemma_trainer.data.split import split_by_prompt
+from gemma_trainer.rows.problems import Problem
+from judging import pair
+from preparing import GOOD, assistant, chat, user
+
+
+@pytest.mark.parametrize(
+    ("letter", "count", "over"), [("海", 160, True), ("海", 140, False), ("a", 399, False), ("a", 410, True)]
+)
+def test_length_is_guessed_by_script(tmp_path, letter, count, over):
+    stream, report = load_rows(
+        _write(tmp_path, chat(user(letter * count), assistant("b"))), "sft", "gemma4", max_length=100
+    )
+    list(stream)
+    assert ("over-length" in report.warnings_by_code) is over
+
+
+def _write(tmp_path, *rows):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), "utf-8")
+    return file
+
+
+def told(tmp_path, task, *rows) -> list[tuple[str, int | None]]:
+    stream, report = load_rows(_write(tmp_path, *rows), task, "gemma4")
+    list(stream)
+    return [(problem.code, problem.line) for problem in [*report.errors, *report.warnings]]
+
+
+def test_rows_against_each_other(tmp_path):
+    assert told(tmp_path, "sft", GOOD, GOOD) == [("duplicate-row", 2)]
+    assert told(tmp_path, "sft", GOOD, chat(user("Name a bread."), assistant("Spelt loaf."))) == []
+    assert told(tmp_path, "dpo", pair(), pair(rejected="d")) == []
+    assert told(tmp_path, "dpo", pair(), pair(chosen="c", rejected="b")) == [("pair-contradiction", 2)]
+    assert told(tmp_path, "rm", pair(margin=1), pair(prompt="z")) == [("margin-missing", 2)]
+    assert told(tmp_path, "prompts", {"prompt": "A b"}, {"prompt": " a  B "}) == [("duplicate-prompt", 2)]
+    answer = {"prompt": "a", "response": "b", "finish_reason": "stop"}
+    assert told(tmp_path, "responses", {**answer, "id": 1}, {**answer, "id": 1, "response": "c"}) == [
+        ("duplicate-id", 2)
+    ]
+    leak = [{**GOOD, "split": "train"}, {**chat(user("Name a  BREAD."), assistant("Oat.")), "split": "test"}]
+    assert told(tmp_path, "sft", *leak) == [("split-leak", 2)]
+    assert told(tmp_path, "sft", GOOD, {"prompt": "a", "completion": "b"}) == [("mixed-layouts", 2)]
+
+
+def test_loaded_rows_know_where_they_come_from(tmp_path):
+    file = _write(tmp_path, GOOD, {"x": 1}, chat(user("a"), assistant("b")))
+    stream, report = load_rows([file], "sft")
+    rows = list(stream)
+    assert [(row.file, row.line, row.row) for row in rows] == [(str(file), 1, 1), (str(file), 3, 3)]
+    assert report.rows == 3 and report.valid == 2 and report.errors_by_code == {"unknown-columns": 1}
+
+
+def test_split_keeps_prompts_together_and_is_stable(tmp_path):
+    rows = [chat(user(f"Question {at % 400}?"), assistant(f"Answer {at}")) for at in range(800)]
+    loaded = list(load_rows(_write(tmp_path, *rows), "sft")[0])
+    train, held_out = split_by_prompt(loaded, 0.2, seed=3)
+    asked = [{row.data["messages"][0]["content"] for row in side} for side in (train, held_out)]
+    assert not asked[0] & asked[1] and len(train) + len(held_out) == 800
+    assert 100 < len(held_out) < 220
+    assert split_by_prompt(loaded[:500], 0.2, seed=3)[1] == [row for row in held_out if row.row <= 500]
+    assert split_by_prompt(loaded, 0.2, seed=4)[1] != held_out
+    assert split_by_prompt(loaded, 0.0)[1] == []
+
+
+def test_rows_that_share_a_line_are_compared(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([GOOD, GOOD]))
+    stream, report = load_rows(file, "sft", "gemma4")
+    list(stream)
+    assert report.warnings_by_code == {"duplicate-row": 1}
+
+
+def test_unknown_columns_of_a_table_are_a_fault_of_its_header(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("question,reply\na,b\nc,d\n")
+    stream, report = load_rows(file, "sft", "gemma4")
+    assert list(stream) == [] and (report.rows, report.valid) == (2, 0)
+    assert [(p.code, p.line) for p in report.errors] == [("unknown-columns", 1)]
+
+
+def test_report_keeps_the_first_of_each_code():
+    report = Report(limit=3)
+    for code in ["json-cut"] * 9 + ["answer-empty", "role-unknown"]:
+        report.add(Problem(code, "x"))
+    assert [problem.code for problem in report.errors] == ["json-cut", "answer-empty", "role-unknown"]
+    assert report.errors_by_code == Counter({"json-cut": 9, "answer-empty": 1, "role-unknown": 1})
+
+
+def test_types_of_columns_are_compared_over_rows_and_parts():
+    rows = [
+        {"id": 1, "messages": []},
+        {"id": 2.5, "messages": "x", "meta": None},
+        {"meta": {}},
+        {"id": "3", "meta": {}},
+    ]
+    whole, first, second = ColumnTypes(), ColumnTypes(), ColumnTypes()
+    for line, row in enumerate(rows, 1):
+        whole.add(row, "a.jsonl", line)
+        (first if line < 3 else second).add(row, "a.jsonl", line)
+    assert first.problems() == second.problems() == []
+    first.merge(second)
+    assert first.problems() == whole.problems()
+    (problem,) = whole.problems()
+    assert (problem.code, problem.line, problem.path) == ("column-types-differ", 4, "id")
+    assert problem.message == "the column `id` holds text here and a number in line 1"
+
+
+def test_columns_of_any_number_take_no_memory():
+    types = ColumnTypes()
+    for at in range(1000):
+        types.add({f"column {at}": at}, None, at)
+    assert len(types.seen) == 256
