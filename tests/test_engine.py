@@ -104,7 +104,7 @@ def test_fast_path_takes_what_is_plain(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     judge, slow = Judge(Options()), []
     part = Part(Keys("sft"))
-    assert judge.plain.judge(Lines(file.read_bytes()), Place(file), part, None, lambda line, at: slow.append(line))
+    assert judge.plain.judge(Lines(file.read_bytes().splitlines(keepends=True)), Place(file), part, None, lambda line, at: slow.append(line))
     assert part.valid == 3 and not slow
 
 

@@ -75,14 +75,14 @@ class Judge:
         counted from 0, that are refused as repeats of others."""
         run = _Run(self, place, split, drop or {})
         if self.measure:
-            self.measure.look_ahead(batch.data if isinstance(batch, Lines) else b"")
+            self.measure.look_ahead(batch.lines if isinstance(batch, Lines) else [])
         if not isinstance(batch, Lines):
             for item in batch:
                 run.item(item)
         elif self.plain is None or split is not None or drop:
             for item in rows_of(batch, place.file, place.line, place.row):
                 run.item(item)
-            run.part.lines = batch.data.count(b"\n") + (batch.data[-1:] != b"\n")
+            run.part.lines = len(batch.lines)
         elif not self.plain.judge(batch, place, run.part, self.take, run.line):
             run = _Run(self, place, split, {})
             self.plain.judge(batch, place, run.part, lambda line, row, part: True, run.line)
@@ -109,7 +109,7 @@ class _Run:
 
     def line(self, text: bytes, line: int) -> None:
         """One line, before which `line` lines of the batch stand."""
-        for item in rows_of(Lines(text), self.place.file, self.place.line + line, self.place.row + self.part.rows):
+        for item in rows_of(Lines([text]), self.place.file, self.place.line + line, self.place.row + self.part.rows):
             self.item(item)
 
     def item(self, item: RawRow | Problem) -> None:

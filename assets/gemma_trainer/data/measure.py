@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 
 from gemma_trainer.data.check_lengths import cut_code
 from gemma_trainer.data.counting import PieceCounter, Size
@@ -27,10 +26,10 @@ class Measure:
         self.renderer, self.max_length = model.renderer, max_length
         self.counter = PieceCounter(model.tokenizer, model.family)
 
-    def look_ahead(self, lines: bytes) -> None:
+    def look_ahead(self, lines: list[bytes]) -> None:
         """Count the texts of a block together, which is faster than row by row, whatever layout they are in."""
         texts: set[str] = set()
-        for line in io.BytesIO(lines):
+        for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 _gather(loads(line), texts)
         self.counter.count_ahead(texts)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 
 from gemma_trainer.data.check_pairs import differ_plainly
 from gemma_trainer.data.options import Options, Place
 from gemma_trainer.data.part import Part
-from gemma_trainer.data.plain_text import as_dicts, message_type, quotation_marks, row_decoder, text_type
+from gemma_trainer.data.plain_text import as_dicts, holds_strings, is_harmless, message_type, row_decoder, text_type
 from gemma_trainer.data.raw import Lines
 from gemma_trainer.rows.content import BLANK_WORDS, is_blank
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, USER
@@ -44,7 +43,7 @@ class PlainPairs:
     ) -> bool:
         """As PlainRows.judge; a repeated key is seen line by line, so it is always True."""
         at = -1
-        for at, line in enumerate(io.BytesIO(lines.data)):
+        for at, line in enumerate(lines.lines):
             row = self._row(line)
             if row is None or (take and not take(line, row, part)):
                 slow(line, at)
@@ -63,7 +62,7 @@ class PlainPairs:
             found = self.decode(line)
         except ValueError:
             return None
-        prompt, marks = _messages(found.prompt, USER)
+        prompt, strings = _messages(found.prompt, USER)
         chosen, more = _messages(found.chosen, ASSISTANT)
         rejected, most = _messages(found.rejected, ASSISTANT)
         if not self._speaks_in_turn(prompt) or len(chosen) != 1 or len(rejected) != 1:
@@ -74,8 +73,9 @@ class PlainPairs:
         if any(map(is_blank, contents)) or not BLANK_WORDS.isdisjoint(contents) or contents[-3][-1:].isspace():
             return None
         text = "\x1f".join(contents).encode()
-        quoted = quotation_marks(text, contents, line) if len(text) <= self.limit else -1
-        if quoted < 0 or 6 + marks + more + most + quoted != line.count(b'"') or not differ_plainly(*contents[-3:]):
+        if len(text) > self.limit or not is_harmless(text, contents) or not differ_plainly(*contents[-3:]):
+            return None
+        if not holds_strings(line, 3 + strings + more + most, text):
             return None
         return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
 
@@ -86,7 +86,7 @@ class PlainPairs:
 
 
 def _messages(side: str | list, role: str) -> tuple[list[dict], int]:
-    """(messages, quotation marks that their frame has in the line)."""
+    """(messages, how many strings of the line they are made of)."""
     if isinstance(side, str):
-        return [{"role": role, "content": side}], 2
-    return as_dicts(side), 8 * len(side)
+        return [{"role": role, "content": side}], 1
+    return as_dicts(side), 4 * len(side)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from gemma_trainer.data.marks_in_text import WATCHED
 from gemma_trainer.rows.content import is_blank
 
-LESS_THAN, BRACKET, QUOTE, NUL = b'<["\0'
+LESS_THAN, BRACKET, QUOTE, BACKSLASH, NUL = b'<["\\\0'
 _UNDECODED = "\ufffd".encode()
 # What stands behind the `<` or begins with the bracket of anything that a check looks for.
 _TAILS = tuple(mark[1:] for mark in WATCHED if mark[0] == "<")
@@ -16,18 +16,21 @@ _STARTS = frozenset(tail[:1] for tail in _TAILS)
 _BRACKETED = tuple(mark.encode() for mark in WATCHED if mark[0] in "[{")
 
 
-def quotation_marks(text: bytes, contents: list[str], line: bytes) -> int:
-    """Quotation marks in the joined contents of a line; -1 where they hold what a check looks for."""
+def is_harmless(text: bytes, contents: list[str]) -> bool:
+    """Whether the joined contents of a line hold nothing that a check looks for."""
     if NUL in text or _UNDECODED in text or (BRACKET in text and any(mark in text for mark in _BRACKETED)):
-        return -1
+        return False
     if not text.isascii() and any(map(is_blank, contents)):
-        return -1
-    if QUOTE in text and b"\\u0022" in line:  # a quotation mark that the line does not show
-        return -1
+        return False
     tails = text.decode().split("<")[1:] if LESS_THAN in text else ()
-    if any(tail[:1] in _STARTS and tail.startswith(_TAILS) for tail in tails):
-        return -1
-    return text.count(b'"')
+    return not any(tail[:1] in _STARTS and tail.startswith(_TAILS) for tail in tails)
+
+
+def holds_strings(line: bytes, count: int, text: bytes) -> bool:
+    """Whether a line holds so many strings and no more; `text` is what those say that are not keys or roles."""
+    if QUOTE in text and b"\\u0022" in line:  # a quotation mark that the line does not show
+        return False
+    return line.count(b'"') == 2 * count + text.count(b'"')
 
 
 def message_type(least: int) -> type | None:

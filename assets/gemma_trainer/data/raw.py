@@ -26,9 +26,9 @@ class RawRow(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Whole lines of JSON Lines, not parsed yet."""
+    """Lines of JSON Lines, not parsed yet."""
 
-    data: bytes
+    lines: list[bytes]
 
 
 Batch = Lines | list[RawRow | Problem]  # what is read, judged and told at a time

@@ -25,7 +25,7 @@ def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Pro
             for item in rows_of(batch, path, line, row):
                 row = item.row if isinstance(item, RawRow) else row
                 yield item
-            line += batch.data.count(b"\n")
+            line += len(batch.lines)
         else:
             yield from batch
 
@@ -63,7 +63,7 @@ def _read(path: Path, delimiter: str | None, watch: Watch | None) -> Iterator[Li
         if broken and not head:
             raise EOFError
         for item in _dispatch(path, head, delimiter, watch):
-            rows += item.data.count(b"\n") if isinstance(item, Lines) else isinstance(item, RawRow)
+            rows += len(item.lines) if isinstance(item, Lines) else isinstance(item, RawRow)
             yield item
     except READ_ERRORS:
         text = f"the packed data ends or breaks after row {rows}"

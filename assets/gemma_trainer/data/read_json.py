@@ -35,26 +35,32 @@ def json_rows(stream: BinaryIO, path: Path, head: bytes) -> Iterator[Lines | Raw
 
 
 def line_blocks(stream: BinaryIO) -> Iterator[Lines]:
-    """The lines of a stream in blocks of about 256 KiB. Lines end at LF only. What was read before packed data breaks
+    """The lines of a stream in blocks of about 128 KiB. Lines end at LF only. What was read before packed data breaks
     comes first, then the error; a line that it cuts is not given."""
+    with stream:
+        if not isinstance(getattr(stream, "raw", None), io.FileIO):  # it unpacks or recodes
+            yield from _unpacked_blocks(stream)
+            return
+        while lines := stream.readlines(_LINES):
+            yield Lines(lines)
+
+
+def _unpacked_blocks(stream: BinaryIO) -> Iterator[Lines]:
     read, rest = getattr(stream, "read1", stream.read), []
-    try:
-        while block := read(_LINES):
-            end = block.rfind(b"\n") + 1
-            if not end:
-                rest.append(block)
-                continue
-            yield Lines(b"".join([*rest, block[:end]]))
-            rest = [block[end:]]
-    finally:
-        stream.close()
+    while block := read(_LINES):
+        end = block.rfind(b"\n") + 1
+        if not end:
+            rest.append(block)
+            continue
+        yield Lines(io.BytesIO(b"".join([*rest, block[:end]])).readlines())
+        rest = [block[end:]]
     if last := b"".join(rest):
-        yield Lines(last)
+        yield Lines([last])
 
 
 def rows_of(lines: Lines, path: Path, line: int = 0, row: int = 0) -> Iterator[RawRow | Problem]:
     """The rows of a block that `line` lines and `row` rows precede. Blank lines count as lines but are no rows."""
-    for number, text in enumerate(io.BytesIO(lines.data), line + 1):
+    for number, text in enumerate(lines.lines, line + 1):
         if text.isspace():
             continue
         row += 1
