@@ -33,12 +33,12 @@ import sys
 from pathlib import Path
 
 from gemma_trainer import cli
-from gemma_trainer.data.export import EXPORTS, check_target
-from gemma_trainer.data.layouts import LAYOUT_NAMES, LAYOUTS, TASKS
+from gemma_trainer.data.checking.repair import ASKED
+from gemma_trainer.data.exports.export import EXPORTS, check_target
+from gemma_trainer.data.layouts.registry import LAYOUT_NAMES, LAYOUTS, TASKS
 from gemma_trainer.data.output import check_targets
-from gemma_trainer.data.page import write_page
+from gemma_trainer.data.pages.page import write_page
 from gemma_trainer.data.prepare import Request, Session, merge_records
-from gemma_trainer.data.repair import ASKED
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.shape import shape_lines
 from gemma_trainer.data.view import painted

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gemma_trainer.data.checks import Setting
+from gemma_trainer.data.checking.checks import Setting
+from gemma_trainer.data.checking.process import process
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.options import Options
-from gemma_trainer.data.process import process
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.rows.codes import CODES

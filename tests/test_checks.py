@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gemma_trainer.data.marks_in_text import WATCHED
+from gemma_trainer.data.checking.marks_in_text import WATCHED
 from gemma_trainer.families.catalogue import family_names, get_family
 from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, judged_as, noted, pair
 from preparing import GOOD, TOOLS, assistant, call, chat, user

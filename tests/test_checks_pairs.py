@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemma_trainer.data.check_lengths import LengthBias, cut_code
-from gemma_trainer.data.check_teacher import is_loop
+from gemma_trainer.data.checking.check_lengths import LengthBias, cut_code
+from gemma_trainer.data.checking.check_teacher import is_loop
 from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, pair
 from preparing import TOOLS, assistant, call, user
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gemma_trainer.data.column_types import ColumnTypes
+from gemma_trainer.data.checking.column_types import ColumnTypes
 from gemma_trainer.data.pipeline import load_rows
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.split import split_by_prompt

@@ -28,7 +28,7 @@ def test_every_code_is_explained_once_and_named_in_the_index():
 
 
 def test_every_data_code_is_used_and_every_used_code_is_in_the_table():
-    sources = "".join(path.read_text("utf-8") for path in (ROOT / "assets/gemma_trainer/data").glob("*.py"))
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "assets/gemma_trainer/data").rglob("*.py"))
     assert [code for code in DATA_CODES if f'"{code}"' not in sources] == []
     used = re.findall(r'(?:fault|repair|Refused|Fault|Problem)\(\s*"([a-z0-9-]+)"', sources)
     assert set(used) <= set(CODES)

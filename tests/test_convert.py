@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma_trainer.data.reply import read_reply
+from gemma_trainer.data.reading.reply import read_reply
 from preparing import GOOD, TOOLS, assistant, call, chat, codes, lines, prep, result, user
 
 CASES = Path(__file__).parent / "cases"

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_trainer.data import plain, read_json
-from gemma_trainer.data.engine import Run
-from gemma_trainer.data.judge import Judge
-from gemma_trainer.data.keys import Keys
 from gemma_trainer.data.options import Options, Place
-from gemma_trainer.data.part import Part
-from gemma_trainer.data.raw import Lines
+from gemma_trainer.data.reading import read_json
+from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
+from gemma_trainer.data.running import plain
+from gemma_trainer.data.running.engine import Run
+from gemma_trainer.data.running.judge import Judge
+from gemma_trainer.data.running.keys import Keys
+from gemma_trainer.data.running.part import Part
 from gemma_trainer.families.catalogue import family_names, get_family
 from preparing import GOOD, assistant, chat, prep, user
 from scripts import command
@@ -104,7 +105,9 @@ def test_fast_path_takes_what_is_plain(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     judge, slow = Judge(Options()), []
     part = Part(Keys("sft"))
-    assert judge.plain.judge(Lines(file.read_bytes().splitlines(keepends=True)), Place(file), part, None, lambda line, at: slow.append(line))
+    assert judge.plain.judge(
+        Lines(file.read_bytes().splitlines(keepends=True)), Place(file), part, None, lambda line, at: slow.append(line)
+    )
     assert part.valid == 3 and not slow
 
 

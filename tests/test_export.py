@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conversations import Maker
-from gemma_trainer.data.chat import is_parts
-from gemma_trainer.data.export import EXPORTS, PAIR_EXPORTS, check_target, export_row
-from gemma_trainer.data.layouts import canonical_row
+from gemma_trainer.data.exports.export import EXPORTS, PAIR_EXPORTS, check_target, export_row
+from gemma_trainer.data.layouts.chat import is_parts
+from gemma_trainer.data.layouts.registry import canonical_row
 from gemma_trainer.data.model import describe_model
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.families.catalogue import get_family

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gemma_trainer.data.layouts import canonical_row, detect_task
+from gemma_trainer.data.layouts.registry import canonical_row, detect_task
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.rows.roles import ROLES, canonical_role

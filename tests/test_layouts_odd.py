@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gemma_trainer.data.export import EXPORTS, export_row
-from gemma_trainer.data.layouts import TASKS, canonical_row, detect_task
+from gemma_trainer.data.exports.export import EXPORTS, export_row
+from gemma_trainer.data.layouts.registry import TASKS, canonical_row, detect_task
+from gemma_trainer.data.layouts.tokenised import check_tokenised
 from gemma_trainer.data.model import describe_model
 from gemma_trainer.data.notes import Notes, Refused
-from gemma_trainer.data.tokenised import check_tokenised
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.rows.codes import CODES
 from preparing import TOOLS, assistant, call, chat, result, user

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conversations import Maker
-from gemma_trainer.data.layouts import canonical_row
+from gemma_trainer.data.layouts.registry import canonical_row
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.families.family import RenderError

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gemma_trainer.data.layouts import LAYOUT_NAMES, LAYOUTS, canonical_row, detect_task
+from gemma_trainer.data.layouts.registry import LAYOUT_NAMES, LAYOUTS, canonical_row, detect_task
+from gemma_trainer.data.layouts.tokenised import check_tokenised
 from gemma_trainer.data.notes import Notes, Refused
-from gemma_trainer.data.tokenised import check_tokenised
 from gemma_trainer.families.catalogue import get_family
 from preparing import GOOD, TOOLS, assistant, call, chat, result, user
 

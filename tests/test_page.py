@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gemma_trainer.data.histogram import bars
 from gemma_trainer.data.lengths import render_all
 from gemma_trainer.data.model import describe_model
-from gemma_trainer.data.page import page, write_page
-from gemma_trainer.data.page_parts import histogram
-from gemma_trainer.data.page_rows import SHOWN
+from gemma_trainer.data.pages.page import page, write_page
+from gemma_trainer.data.pages.page_parts import histogram
+from gemma_trainer.data.pages.page_rows import SHOWN
 from gemma_trainer.data.stats import Stats
 from gemma_trainer.data.view import row_view
 from gemma_trainer.rows.problems import Failure, Problem

@@ -10,11 +10,11 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemma_trainer.data import parse
 from gemma_trainer.data.pipeline import load_rows
-from gemma_trainer.data.raw import RawRow
-from gemma_trainer.data.read import read_rows
-from gemma_trainer.data.sources import data_hash, expand
+from gemma_trainer.data.reading import parse
+from gemma_trainer.data.reading.raw import RawRow
+from gemma_trainer.data.reading.read import read_rows
+from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.rows.problems import Failure
 
 ROW = '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}'

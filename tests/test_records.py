@@ -71,7 +71,7 @@ def test_what_has_a_record_is_not_read_again(folder, tmp_path, monkeypatch):
     records = tmp_path / "records"
     first = counts(prep("validate", folder, "--records", records)[1])
     read = []
-    from gemma_trainer.data import engine
+    from gemma_trainer.data.running import engine
 
     real = engine.read_batches
     monkeypatch.setattr(engine, "read_batches", lambda file, *more: read.append(file.name) or real(file, *more))

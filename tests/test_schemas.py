@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conversations import Maker
-from gemma_trainer.data.explain import EXPLAINED, explain
+from gemma_trainer.data.checking.explain import EXPLAINED, explain
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import family_names, get_family
 from gemma_trainer.rows.codes import CODES

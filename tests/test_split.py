@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma_trainer.data.keys import prompt_text
+from gemma_trainer.data.running.keys import prompt_text
 from preparing import GOOD, assistant, call, chat, lines, prep, result, user
 
 WORDS = ["rye", "oat", "barley", "wheat", "spelt", "corn", "rice", "millet"]

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.check_media import is_local, source_of, sources
-from gemma_trainer.data.engine import Run
-from gemma_trainer.data.export import export_row
+from gemma_trainer.data.checking.check_media import is_local, source_of, sources
+from gemma_trainer.data.exports.export import export_row
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.data.options import Checked
 from gemma_trainer.data.output import replacing
-from gemma_trainer.data.part import Part
+from gemma_trainer.data.running.engine import Run
+from gemma_trainer.data.running.part import Part
 from gemma_trainer.rows.problems import INTERNAL, Failure, Problem
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from gemma_trainer.data.check_lengths import cut_code
+from gemma_trainer.data.checking.check_lengths import cut_code
 from gemma_trainer.data.counting import PieceCounter, Size
 from gemma_trainer.data.lengths import sequences
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.notes import Notes
-from gemma_trainer.data.parse import loads
-from gemma_trainer.data.part import Part
+from gemma_trainer.data.reading.parse import loads
+from gemma_trainer.data.running.part import Part
 
 _PLAIN = 200  # characters without a blank are no prose
 _CUT = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.raw import RawRow
+from gemma_trainer.data.reading.raw import RawRow
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.problems import Problem

@@ -8,16 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.engine import Run
-from gemma_trainer.data.judge import Judge, unwrapped
-from gemma_trainer.data.layouts import detect_task, gives_margin
+from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.layouts.registry import detect_task, gives_margin
 from gemma_trainer.data.options import DEFAULT_FAMILY, Checked, Options, Row
-from gemma_trainer.data.part import Part
-from gemma_trainer.data.process import process
-from gemma_trainer.data.raw import RawRow
-from gemma_trainer.data.read import read_rows
+from gemma_trainer.data.reading.raw import RawRow
+from gemma_trainer.data.reading.read import read_rows
+from gemma_trainer.data.reading.sources import expand
 from gemma_trainer.data.report import Report
-from gemma_trainer.data.sources import expand
+from gemma_trainer.data.running.engine import Run
+from gemma_trainer.data.running.judge import Judge, unwrapped
+from gemma_trainer.data.running.part import Part
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.problems import USAGE, Failure

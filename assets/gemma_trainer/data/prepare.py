@@ -7,21 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemma_trainer.data.checking.repair import CONVERTING
 from gemma_trainer.data.convert import Writer, write_rows
-from gemma_trainer.data.engine import Run
-from gemma_trainer.data.judge import Judge, Sink
 from gemma_trainer.data.lengths import Lengths
 from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.options import Options
 from gemma_trainer.data.output import check_targets
 from gemma_trainer.data.pipeline import check_files, first_facts, parse_mapping
-from gemma_trainer.data.records import Merged, find_record, read_records, record_path, write_record, write_shard
-from gemma_trainer.data.repair import CONVERTING
-from gemma_trainer.data.repeats import REPEATS, Comparison
+from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.report import MAX_ERRORS, Report
+from gemma_trainer.data.running.engine import Run
+from gemma_trainer.data.running.judge import Judge, Sink
+from gemma_trainer.data.running.records import Merged, find_record, read_records, record_path, write_record, write_shard
+from gemma_trainer.data.running.repeats import REPEATS, Comparison
 from gemma_trainer.data.shape import Shapes
-from gemma_trainer.data.sources import data_hash, expand
 from gemma_trainer.data.split import EVAL, TRAIN, Splitter, write_sides
 from gemma_trainer.data.stats import Stats
 from gemma_trainer.data.view import view_rows

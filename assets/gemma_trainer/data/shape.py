@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gemma_trainer.data.keys import prompt_text
 from gemma_trainer.data.options import Checked
-from gemma_trainer.data.part import Part
+from gemma_trainer.data.running.keys import prompt_text
+from gemma_trainer.data.running.part import Part
 from gemma_trainer.data.stats import Stats
 
 

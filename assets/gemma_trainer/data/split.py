@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.data.convert import Writer, Written
-from gemma_trainer.data.engine import Run
-from gemma_trainer.data.keys import prompt_text
 from gemma_trainer.data.options import Checked, Row
 from gemma_trainer.data.output import replacing
-from gemma_trainer.data.part import Part
+from gemma_trainer.data.running.engine import Run
+from gemma_trainer.data.running.keys import prompt_text
+from gemma_trainer.data.running.part import Part
 
 TRAIN, EVAL = "train", "eval"
 

@@ -13,8 +13,8 @@ from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import describe_model
 from gemma_trainer.data.output import check_targets, replacing
+from gemma_trainer.data.reading.sources import expand
 from gemma_trainer.data.render import Renderer
-from gemma_trainer.data.sources import expand
 from gemma_trainer.evaluate.metrics import LABELS, METRICS
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.resolve import resolve_model

@@ -9,8 +9,8 @@ from pathlib import Path
 from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import Model, describe_model
+from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.render import Renderer
-from gemma_trainer.data.sources import data_hash, expand
 from gemma_trainer.data.split import split_by_prompt
 from gemma_trainer.models.resolve import is_local
 from gemma_trainer.plan import plan as planning

@@ -1,0 +1,105 @@
+"""Preference rows: whether the pair says anything."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import chain, zip_longest
+
+from gemma_trainer.data.checking.check_media import check_media
+from gemma_trainer.data.checking.check_tools import check_required, check_tools
+from gemma_trainer.data.checking.checks import Setting, check_conversation, check_options, check_renders
+from gemma_trainer.data.layouts.numbers import scores_of
+from gemma_trainer.data.notes import Notes
+from gemma_trainer.rows.content import text_of
+from gemma_trainer.rows.roles import ASSISTANT, TOOL, USER
+
+SIDES = ("chosen", "rejected")
+_WORDS, _LETTERS = re.compile(r"\S+"), re.compile(r"[^\W_]+")
+
+
+def check_preference(row: dict, setting: Setting, notes: Notes) -> None:
+    prompt = row["prompt"]
+    check_options(row, notes)
+    check_tools(row.get("tools"), setting.family, notes)
+    if prompt[-1]["role"] not in (USER, TOOL):
+        text = f"the prompt ends with the {prompt[-1]['role']}"
+        notes.fault("prompt-last-role", text, f"prompt[{len(prompt) - 1}]")
+    else:
+        check_conversation(prompt, row, setting, notes, "prompt")
+    for side in SIDES:
+        answer = row[side]
+        if answer[0]["role"] != ASSISTANT:
+            text = f"an answer begins with the {answer[0]['role']}"
+            notes.fault("answer-role", text, f"{side}[0].role")
+        elif not all(message["role"] in (ASSISTANT, TOOL) for message in answer):
+            notes.fault("answer-role", "an answer holds turns of other speakers", side)
+        else:
+            check_conversation([*prompt, *answer], row, setting, notes, side, start=len(prompt), shift=len(prompt))
+    if row.get("tools"):
+        for name in ("prompt", *SIDES):
+            check_required(row[name], row["tools"], notes, name)
+    _check_difference(row, notes)
+    _check_echo(row, notes)
+    _check_margin(row, notes)
+    check_media(row, {"prompt": prompt, "chosen": row["chosen"]}, setting, notes)
+    for side in SIDES:
+        check_renders([*prompt, *row[side]], row, setting.family, notes, side)
+
+
+def differ_plainly(asked: str, chosen: str, rejected: str) -> bool:
+    """Whether the checks of a pair find nothing in plain texts: both answers differ, and neither is the question."""
+    same = chosen.strip() == rejected.strip() or _same(_LETTERS, chosen, rejected)
+    return not same and not _same(_WORDS, asked, chosen) and not _same(_WORDS, asked, rejected)
+
+
+def answer_text(messages: list[dict]) -> str:
+    """What an answer says and calls, as one text to compare by."""
+    said = [text_of(message.get("content")).strip() for message in messages]
+    calls = [repr(message["tool_calls"]) for message in messages if message.get("tool_calls")]
+    return "\n".join([*said, *calls])
+
+
+def _check_difference(row: dict, notes: Notes) -> None:
+    chosen, rejected = answer_text(row["chosen"]), answer_text(row["rejected"])
+    reasons = [[m.get("reasoning_content") for m in row[side]] for side in SIDES]
+    if chosen == rejected and reasons[0] == reasons[1]:
+        if _media(row["chosen"]) == _media(row["rejected"]):
+            notes.fault("pair-identical", "chosen and rejected are the same", "chosen")
+    elif _same(_LETTERS, chosen, rejected) and reasons[0] == reasons[1]:
+        notes.fault("pair-near-identical", "chosen and rejected differ in case, blanks or punctuation only", "chosen")
+
+
+def _check_echo(row: dict, notes: Notes) -> None:
+    question = row["prompt"][-1]
+    asked = text_of(question["content"]) if question["role"] == USER else ""
+    for side in SIDES:
+        said = text_of(row[side][0]["content"])
+        if asked and _same(_WORDS, asked, said):
+            notes.fault("answer-echo", "the answer repeats the question", side)
+
+
+def _check_margin(row: dict, notes: Notes) -> None:
+    if "margin" in row:
+        margin = row["margin"]
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not abs(margin) < math.inf:
+            notes.fault("margin-invalid", "the margin is no finite number", "margin")
+        elif margin < 0:
+            notes.fault("margin-negative", "the margin is negative", "margin")
+    scores = scores_of(row) if len(row) > 3 else None
+    if scores and scores[0] < scores[1]:
+        notes.fault("scores-inverted", "the chosen answer has the lower score", "chosen")
+    elif scores and scores[0] == scores[1]:
+        notes.fault("scores-equal", "chosen and rejected have the same score", "chosen")
+
+
+def _same(pattern: re.Pattern, left: str, right: str) -> bool:
+    """Whether two texts hold the same matches, case aside. Most texts differ at the first, so no more is looked at."""
+    pairs = zip_longest(pattern.finditer(left), pattern.finditer(right))
+    first = next(pairs, None)
+    return first is not None and all(a and b and a[0].casefold() == b[0].casefold() for a, b in chain([first], pairs))
+
+
+def _media(messages: list[dict]) -> list:
+    parts = [part for m in messages if isinstance(m["content"], list) for part in m["content"]]
+    return [part for part in parts if part.get("type") != "text"]

@@ -1,0 +1,183 @@
+"""Which files are meant, and their bytes: folders, globs, stdin, gzip and zstd."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from gemma_trainer.data.reading.hashing import content_digest
+from gemma_trainer.rows.problems import USAGE, Failure, missing
+
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+PACKED_SUFFIXES = (".gz", ".zst")
+READ_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
+HEAD = 1 << 20  # bytes that are looked at to tell a format
+_BLOCK = 1 << 20
+
+
+def expand(names: Iterable[str]) -> list[Path]:
+    """The data files that names stand for: files, folders (all data files below), globs, `-` for stdin.
+
+    Raises Failure (exit 2) for a name that stands for nothing.
+    """
+    files: list[Path] = []
+    for name in names:
+        path = Path(name).expanduser()
+        if name == "-":
+            files.append(_spooled_stdin())
+        elif path.is_dir():
+            files.extend(_files_below(path))
+        elif path.exists():
+            files.append(path)
+        elif any(mark in name for mark in "*?["):
+            found = sorted(Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file())  # noqa: PTH207
+            if not found:
+                raise Failure(USAGE, "file-not-found", f"no file matches {name}")
+            files.extend(found)
+        else:
+            raise Failure(USAGE, "file-not-found", f"{name} does not exist", file=name)
+    return list(dict.fromkeys(files))
+
+
+def suffix(path: Path) -> str:
+    """The suffix that tells the format, in lower case: `.jsonl` of `rows.JSONL.gz`."""
+    suffixes = [part.lower() for part in path.suffixes]
+    while suffixes and suffixes[-1] in PACKED_SUFFIXES:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+class Watch:
+    """Sees the stored bytes of one file go by: counts and hashes them, and tells `advance` how many there were."""
+
+    def __init__(self, advance: Callable[[int], object] = lambda size: None):
+        self.size, self.digest, self.advance = 0, content_digest(), advance
+
+    def see(self, block) -> None:
+        self.size += len(block)
+        self.digest.update(block)
+        self.advance(len(block))
+
+
+class _Watched(io.FileIO):
+    """A file whose reads a Watch sees."""
+
+    def __init__(self, path: Path, watch: Watch):
+        super().__init__(path)
+        self.watch = watch
+
+    def readinto(self, buffer) -> int:
+        size = super().readinto(buffer)
+        self.watch.see(memoryview(buffer)[:size])
+        return size
+
+
+def open_bytes(path: Path, watch: Watch | None = None) -> BinaryIO:
+    """The unpacked bytes of a file; gzip and zstd are told by their first bytes, not by the suffix.
+
+    Raises Failure for a file that cannot be opened.
+    """
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+        raw = _Watched(path, watch) if watch else path.open("rb", buffering=0)
+        stored = io.BufferedReader(raw, _BLOCK)
+        if magic[:2] == b"\x1f\x8b":
+            return gzip.GzipFile(fileobj=stored)
+        if magic == b"\x28\xb5\x2f\xfd":
+            return _open_zstd(path, stored)
+        return stored
+    except OSError as error:
+        raise Failure(USAGE, "file-unreadable", f"{path}: {error.strerror or error}", file=str(path)) from None
+
+
+def read_head(path: Path, size: int = HEAD) -> tuple[bytes, bool]:
+    """(first unpacked bytes, whether the packed data breaks within them)."""
+    head = b""
+    with open_bytes(path) as stream:
+        read = getattr(stream, "read1", stream.read)  # gives what is there before the data breaks
+        try:
+            while len(head) < size and (block := read(size - len(head))):
+                head += block
+        except READ_ERRORS:
+            return head, True
+    return head, False
+
+
+def data_hash(files: Iterable[Path], seen: Mapping[Path, Watch] | None = None) -> str:
+    """XXH3-128 over the stored bytes; of several files, over their hashes in order. `seen` spares a second reading."""
+    digests = [_file_hash(path, (seen or {}).get(path)) for path in files]
+    if len(digests) == 1:
+        return digests[0]
+    whole = content_digest()
+    whole.update("\n".join(digests).encode())
+    return whole.hexdigest()
+
+
+def _file_hash(path: Path, watch: Watch | None) -> str:
+    if watch is None or watch.size != path.stat().st_size:
+        watch = Watch()
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                watch.see(block)
+    return watch.digest.hexdigest()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and suffix(path) in DATA_SUFFIXES]
+    if not found:
+        raise Failure(USAGE, "file-not-found", f"{folder} holds no data file ({', '.join(DATA_SUFFIXES)})")
+    return iter(found)
+
+
+def _spooled_stdin() -> Path:
+    """Stdin, read once, as a file that is gone with the process: telling a format needs a second look."""
+    if _SPOOLS:
+        return Path(_SPOOLS[0].name)
+    spool = tempfile.NamedTemporaryFile(prefix="stdin-", suffix=".data")  # noqa: SIM115
+    shutil.copyfileobj(sys.stdin.buffer, spool)
+    spool.flush()
+    _SPOOLS.append(spool)
+    return Path(spool.name)
+
+
+_SPOOLS: list = []  # keeps the files of stdin until the process ends
+
+
+def _open_zstd(path: Path, stored: BinaryIO) -> BinaryIO:
+    try:
+        import pyarrow
+    except ImportError:
+        raise missing("pyarrow", f"reading {path.name}", "data") from None
+    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(stored, mode="r"), "zstd")
+    return io.BufferedReader(_Unpacked(stream, pyarrow.ArrowException), buffer_size=_BLOCK)
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a zstd stream. Raises EOFError where it is cut or damaged, as gzip does."""
+
+    def __init__(self, stream, error: type[Exception]):
+        self.stream, self.errors = stream, (error, OSError)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        try:
+            block = self.stream.read(len(buffer))
+        except self.errors as error:
+            raise EOFError(str(error)) from None
+        buffer[: len(block)] = block
+        return len(block)
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()

@@ -1,0 +1,152 @@
+"""Files -> batches -> parts -> a report, in one process or several. Memory holds a few batches, whatever the files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from gemma_trainer.data.notes import Note
+from gemma_trainer.data.options import Place
+from gemma_trainer.data.reading.raw import Batch, Lines
+from gemma_trainer.data.reading.read import read_batches
+from gemma_trainer.data.reading.reply import read_reply
+from gemma_trainer.data.reading.sources import Watch
+from gemma_trainer.data.report import Report
+from gemma_trainer.data.running.judge import Judge
+from gemma_trainer.data.running.part import Part
+from gemma_trainer.data.running.places import Places
+from gemma_trainer.data.running.repeats import Comparison
+from gemma_trainer.data.running.sums import Sums
+from gemma_trainer.data.running.workers import in_processes
+from gemma_trainer.rows.problems import Problem
+
+
+@dataclass
+class Run:
+    """One pass over files. `advance` is told the stored bytes that were read; `splits` names the split that a file is
+    of, where its name tells one; `drop` are notes for rows, counted from 0 through all files, that are refused."""
+
+    files: list[Path]
+    judge: Judge
+    report: Report
+    workers: int = 1
+    advance: Callable[[int], object] = lambda size: None
+    splits: dict[Path, str] = field(default_factory=dict)
+    drop: dict[int, Note] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)  # first rows of the batches, known from an earlier pass
+
+    def __post_init__(self):
+        self.sums = Sums()
+        self.watches: dict[Path, Watch] = {}
+        self.places = Places()
+        self.comparison = Comparison(self.judge.options.task)
+
+    def parts(self) -> Iterator[Part]:
+        """The parts in order, each after it was told to the report."""
+        judged = self._in_order() if self.workers == 1 else self._in_processes()
+        teller = None
+        for file, batch, part in judged:
+            if teller is None or teller.file != file:
+                teller = _Teller(file, self.report, self.judge.told)
+            self.comparison.add(self.places.rows, part.keys)
+            self.places.add(file, batch, part, teller.lines, teller.rows)
+            teller.tell(part)
+            self.sums.merge(part.sums)
+            yield part
+
+    def finish(self) -> None:
+        """Tell what rows are to each other, now that all are read. A set without any row is an error."""
+        repeats = () if self.drop else self.comparison.problems(self.places)
+        finish(self.report, chain(repeats, self.sums.problems()), self.files)
+
+    def _in_order(self) -> Iterator[tuple[Path, Batch, Part]]:
+        place = None
+        for at, (file, batch) in enumerate(self._batches()):
+            if place is None or place.file != file:
+                place = Place(file)
+            part = self.judge.part(batch, place, self.splits.get(file), self._dropped(at))
+            place = Place(file, place.line + part.lines, place.row + part.rows)
+            yield file, batch, part
+
+    def _in_processes(self) -> Iterator[tuple[Path, Batch, Part]]:
+        tasks = ((batch, Place(file), self.splits.get(file), self._dropped(at))
+                 for at, (file, batch) in enumerate(self._batches()))  # fmt: skip
+        before = None
+        for (batch, place, _, _), part in in_processes(self.judge.part, tasks, self.workers):
+            if before is None or before.file != place.file:
+                before = place
+            if isinstance(batch, Lines):  # judged without knowing how much stands before it
+                part.shift(before.line, before.row)
+            before = Place(place.file, before.line + part.lines, before.row + part.rows)
+            yield place.file, batch, part
+
+    def _batches(self) -> Iterator[tuple[Path, Batch]]:
+        options = self.judge.options
+        for file in self.files:
+            if options.layout == "teacher-reply":
+                yield file, list(read_reply(file))
+                continue
+            watch = self.watches[file] = Watch(self.advance)
+            for batch in read_batches(file, options.delimiter, watch):
+                yield file, batch
+
+    def _dropped(self, batch: int) -> dict[int, Note]:
+        if not self.drop:
+            return {}
+        start = self.starts[batch]
+        end = self.starts[batch + 1] if batch + 1 < len(self.starts) else self.places.rows + (1 << 62)
+        return {row - start: note for row, note in self.drop.items() if start <= row < end}
+
+
+def finish(report: Report, problems: Iterable[Problem], files: list[Path]) -> None:
+    """Close a report with what rows are to each other. A set without any row is an error."""
+    for problem in problems:
+        report.add(problem)
+    if report.valid == 0 and not report.errors_by_code:
+        text = "the data holds no whole row" if report.rows else "the data holds no row"
+        report.add(Problem("no-rows", text, file=str(files[0]) if len(files) == 1 else None))
+    report.close()
+
+
+class _Teller:
+    """Tells the parts of one file to the report; what holds for a whole file is told once."""
+
+    def __init__(self, file: Path, report: Report, told: bool):
+        self.file, self.report, self.told = file, report, told
+        self.lines = self.rows = 0
+        self.said: set[str] = set()
+        self.layout: tuple[str, int] | None = None  # and the line where it was seen first
+        self.others: set[str] = set()
+
+    def tell(self, part: Part) -> None:
+        report = self.report
+        report.rows += part.rows
+        report.valid += part.valid
+        report.repaired.update(part.repaired)
+        once = set()
+        for problem in part.problems:
+            if problem.code not in self.said:
+                report.add(problem)
+            if problem.code in part.once:
+                once.add(problem.code)
+        self.said |= once
+        for layout, (rows, line) in part.layouts.items():
+            report.layouts[layout] += rows
+            self.layout = self.layout or (layout, line)
+            if layout != self.layout[0]:
+                self._mixed(layout, rows, line)
+        self.lines += part.lines
+        self.rows += part.rows
+
+    def _mixed(self, layout: str, rows: int, line: int) -> None:
+        self.report.repaired["mixed-layouts"] += rows
+        if not self.told:
+            return
+        if layout in self.others:
+            self.report.warnings_by_code["mixed-layouts"] += rows
+            return
+        self.others.add(layout)
+        text = f"layout {layout}, while line {self.layout[1]} has {self.layout[0]}"
+        self.report.add(Problem("mixed-layouts", text, str(self.file), line), times=rows)

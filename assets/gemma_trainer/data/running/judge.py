@@ -1,0 +1,205 @@
+"""A batch of raw rows -> a Part: every row judged, measured and handed to the sink of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+from gemma_trainer.data.checking import repair
+from gemma_trainer.data.checking.check_pairs import answer_text
+from gemma_trainer.data.checking.checks import Setting
+from gemma_trainer.data.checking.explain import EXPLAINED, explain
+from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.lengths import guessed_tokens
+from gemma_trainer.data.measure import Measure
+from gemma_trainer.data.notes import Note, Notes
+from gemma_trainer.data.options import Checked, Options, Place
+from gemma_trainer.data.reading.raw import REJECT_KEYS, Batch, Lines, RawRow
+from gemma_trainer.data.reading.read_json import rows_of
+from gemma_trainer.data.running.keys import Keys
+from gemma_trainer.data.running.part import Part
+from gemma_trainer.data.running.plain import PlainRows
+from gemma_trainer.data.running.plain_pairs import PlainPairs
+from gemma_trainer.families.family import RenderError
+from gemma_trainer.rows.codes import CODES
+from gemma_trainer.rows.problems import Problem
+
+# Said once a file: they hold for every row of it.
+ONCE = frozenset({"layout-converted", "text-plain", "text-rendered"})
+# Faults of a file that reading it gets over without loss: `convert` has mended them in what it writes.
+MENDED = frozenset(
+    {"encoding-unsupported", "lone-carriage-returns", "byte-order-mark", "not-json-lines", "json-extra-data"}
+)
+
+_EXPLAINED_A_BATCH = 3
+
+
+class Sink(Protocol):
+    """What a command makes of the rows of a batch, beside counting them. Results go to `part.taken`."""
+
+    needs_rows: bool  # each row as it was found, plain ones too
+
+    def take(self, checked: Checked, part: Part) -> None: ...
+
+    def take_line(self, line: bytes, row: dict, part: Part) -> bool:
+        """A line that is a canonical row as it stands, and that row. False hands it to `take`."""
+
+
+class Judge:
+    """One for a run and process. `keep_faulty` leaves rows with an error their data, for a look at them; without `told`
+    repairs are counted only: whoever writes the repaired rows has dealt with them."""
+
+    def __init__(
+        self,
+        options: Options,
+        measure: Measure | None = None,
+        sink: Sink | None = None,
+        keep_faulty: bool = False,
+        told: bool = True,
+    ):
+        self.options, self.measure, self.sink = options, measure, sink
+        self.keep_faulty, self.told = keep_faulty, told
+        self.mends = options.asked >= repair.CONVERTING
+        self.plain = self._fast_path()
+        self.take = self._take if sink or measure else None
+
+    def _fast_path(self) -> PlainRows | PlainPairs | None:
+        if self.sink and self.sink.needs_rows:
+            return None
+        if self.options.task == "sft":
+            return PlainRows.for_run(self.options)
+        return PlainPairs.for_run(self.options) if self.options.task in ("dpo", "rm") and not self.sink else None
+
+    def part(self, batch: Batch, place: Place, split: str | None = None, drop: dict[int, Note] | None = None) -> Part:
+        """`split` is the part of the data that the file belongs to, where that is told; `drop` are rows of the batch,
+        counted from 0, that are refused as repeats of others."""
+        run = _Run(self, place, split, drop or {})
+        if self.measure:
+            self.measure.look_ahead(batch.lines if isinstance(batch, Lines) else [])
+        if not isinstance(batch, Lines):
+            for item in batch:
+                run.item(item)
+        elif self.plain is None or split is not None or drop:
+            for item in rows_of(batch, place.file, place.line, place.row):
+                run.item(item)
+            run.part.lines = len(batch.lines)
+        elif not self.plain.judge(batch, place, run.part, self.take, run.line):
+            run = _Run(self, place, split, {})
+            self.plain.judge(batch, place, run.part, lambda line, row, part: True, run.line)
+        return run.part
+
+    def _take(self, line: bytes, row: dict, part: Part) -> bool:
+        """What is done with a plain line beyond counting it. False when there is something to tell about it."""
+        if self.measure and not self.measure.fits(row, part):
+            return False
+        return self.sink is None or self.sink.take_line(line, row, part)
+
+
+class _Run:
+    """The slow path through one batch: any row, any fault."""
+
+    def __init__(self, judge: Judge, place: Place, split: str | None, drop: dict[int, Note]):
+        self.judge, self.part = judge, Part(Keys(judge.options.task))
+        self.place, self.split, self.drop = place, split, drop
+        self.options = judge.options
+        self.file = str(place.file)
+        self.setting = Setting(self.options.family, place.file.parent, self.options.renders_reasoning)
+        self.said: set[str] = set()
+        self.explained: Counter[str] = Counter()
+
+    def line(self, text: bytes, line: int) -> None:
+        """One line, before which `line` lines of the batch stand."""
+        for item in rows_of(Lines([text]), self.place.file, self.place.line + line, self.place.row + self.part.rows):
+            self.item(item)
+
+    def item(self, item: RawRow | Problem) -> None:
+        part = self.part
+        if isinstance(item, Problem):
+            if item.code in MENDED and self.judge.mends:
+                part.repaired[item.code] += 1
+            else:
+                part.problems.append(item)
+            return
+        if item.fault:
+            part.problems.append(item.fault)
+            self._take(Checked(item, None, [item.fault], [], self.file))
+        else:
+            self._row(item)
+        part.rows += 1
+
+    def _row(self, item: RawRow) -> None:
+        part, notes = self.part, Notes()
+        data, layout = process(unwrapped(item.value), self.options, self.setting, notes)
+        if layout:
+            part.saw(layout, item.line or item.row)
+        if data is not None:
+            self._compare(data, item.line or item.row, notes)
+            if self.options.max_length and (tokens := guessed_tokens(data)) > self.options.max_length:
+                text = f"about {tokens} tokens, over --max-length {self.options.max_length}"
+                notes.fault("over-length", text)
+            if self.judge.measure and not _is_refused(notes):
+                self._measure(data, notes)
+        self._take(self._judged(item, data, notes))
+
+    def _compare(self, data: dict, line: int, notes: Notes) -> None:
+        """What a row is in a set of rows."""
+        at = self.part.rows
+        if at in self.drop:
+            notes.found.append(self.drop[at])
+        self.part.keys.put(at, data, self.split)
+        self.part.sums.types.add(data, self.file, line)
+        expected = self.options.has_margin
+        if "chosen" not in data:
+            return
+        self.part.sums.bias.add(len(answer_text(data["chosen"])), len(answer_text(data["rejected"])))
+        if expected is not None and ("margin" in data) != expected:
+            this, first = ("no", "one") if expected else ("a", "none")
+            notes.fault("margin-missing", f"{this} margin here, {first} in the first row", "margin")
+
+    def _measure(self, data: dict, notes: Notes) -> None:
+        try:
+            self.judge.measure.row(data, self.part, notes)
+        except RenderError as error:
+            notes.fault(error.code, str(error), error.path)
+
+    def _judged(self, raw: RawRow, data: dict | None, notes: Notes) -> Checked:
+        """The row with its problems told to the part."""
+        part = self.part
+        refused = data is None or _is_refused(notes) or part.rows in self.drop
+        part.valid += not refused
+        problems = [self._problem(self._explained(note, raw), raw) for note in notes.found]
+        tellable = problems + [self._problem(note, raw) for note in notes.repairs] if self.judge.told else problems
+        part.problems += [problem for problem in tellable if problem.code not in self.said]
+        once = ONCE | {"unknown-columns"} if raw.header else ONCE
+        self.said.update(problem.code for problem in tellable if problem.code in once)
+        part.once |= self.said
+        repairs = [note.code for note in notes.repairs] + notes.silent
+        if not refused:
+            part.repaired.update(repairs)
+        return Checked(raw, None if refused and not self.judge.keep_faulty else data, problems, repairs, self.file)
+
+    def _explained(self, note: Note, raw: RawRow) -> Note:
+        """The note with what the schema of rows says, for the first few of a kind."""
+        if note.code not in EXPLAINED or self.explained[note.code] >= _EXPLAINED_A_BATCH:
+            return note
+        self.explained[note.code] += 1
+        told = explain(unwrapped(raw.value), self.options.task, note.path)
+        return note._replace(message=f"{note.message} ({told})") if told else note
+
+    def _problem(self, note: Note, raw: RawRow) -> Problem:
+        """Unknown columns of a table are a fault of the line that names them."""
+        in_header = note.code == "unknown-columns" and raw.header
+        return Problem(note.code, note.message, self.file, raw.header if in_header else raw.line, raw.row, note.path)
+
+    def _take(self, checked: Checked) -> None:
+        if self.judge.sink:
+            self.judge.sink.take(checked, self.part)
+
+
+def unwrapped(value: object) -> object:
+    """The row inside an entry of a rejects file, so that a corrected one can be converted again."""
+    return value["input"] if isinstance(value, dict) and value.keys() == REJECT_KEYS else value
+
+
+def _is_refused(notes: Notes) -> bool:
+    return any(CODES[note.code].severity == "error" for note in notes.found)

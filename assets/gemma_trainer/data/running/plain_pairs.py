@@ -1,0 +1,99 @@
+"""The fast path for preference rows of plain text, as PlainRows is for conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemma_trainer.data.checking.check_pairs import differ_plainly
+from gemma_trainer.data.options import Options, Place
+from gemma_trainer.data.reading.raw import Lines
+from gemma_trainer.data.running.part import Part
+from gemma_trainer.data.running.plain_text import (
+    as_dicts,
+    holds_strings,
+    is_harmless,
+    message_type,
+    row_decoder,
+    text_type,
+)
+from gemma_trainer.rows.content import BLANK_WORDS, is_blank
+from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, USER
+
+_LAYOUTS = ("auto", "preference")
+_BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
+
+
+class PlainPairs:
+    """Accepts `{"prompt", "chosen", "rejected"}`, each a text or messages, without a margin or any other column."""
+
+    def __init__(self, options: Options, decode: Callable):
+        self.decode = decode
+        self.takes_system = options.family.system != "refused"
+        self.limit = options.max_length * _BYTES_PER_TOKEN if options.max_length else 1 << 60
+
+    @classmethod
+    def for_run(cls, options: Options) -> PlainPairs | None:
+        """None where rows of this shape need the slow path, or msgspec is not installed."""
+        message = message_type(1)
+        if options.layout not in _LAYOUTS or options.mapping or options.has_margin or message is None:
+            return None
+        side = text_type(1) | list[message]
+        return cls(options, row_decoder(prompt=side, chosen=side, rejected=side))
+
+    def judge(
+        self,
+        lines: Lines,
+        place: Place,
+        part: Part,
+        take: Callable[[bytes, dict, Part], bool] | None,
+        slow: Callable[[bytes, int], None],
+    ) -> bool:
+        """As PlainRows.judge; a repeated key is seen line by line, so it is always True."""
+        at = -1
+        for at, line in enumerate(lines.lines):
+            row = self._row(line)
+            if row is None or (take and not take(line, row, part)):
+                slow(line, at)
+                continue
+            part.saw("preference", place.line + at + 1)
+            part.keys.put(part.rows, row, None)
+            part.sums.bias.add(len(row["chosen"][0]["content"]), len(row["rejected"][0]["content"]))
+            part.rows += 1
+            part.valid += 1
+        part.lines = at + 1
+        return True
+
+    def _row(self, line: bytes) -> dict | None:
+        """The canonical row of a plain line; None where a check must look."""
+        try:
+            found = self.decode(line)
+        except ValueError:
+            return None
+        prompt, strings = _messages(found.prompt, USER)
+        chosen, more = _messages(found.chosen, ASSISTANT)
+        rejected, most = _messages(found.rejected, ASSISTANT)
+        if not self._speaks_in_turn(prompt) or len(chosen) != 1 or len(rejected) != 1:
+            return None
+        if chosen[0]["role"] != ASSISTANT or rejected[0]["role"] != ASSISTANT:
+            return None
+        contents = [message["content"] for message in (*prompt, *chosen, *rejected)]
+        if any(map(is_blank, contents)) or not BLANK_WORDS.isdisjoint(contents) or contents[-3][-1:].isspace():
+            return None
+        text = "\x1f".join(contents).encode()
+        if len(text) > self.limit or not is_harmless(text, contents) or not differ_plainly(*contents[-3:]):
+            return None
+        if not holds_strings(line, 3 + strings + more + most, text):
+            return None
+        return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+    def _speaks_in_turn(self, prompt: list[dict]) -> bool:
+        roles = [message["role"] for message in prompt]
+        turns = roles[1:] if roles[:1] == [SYSTEM] and self.takes_system else roles
+        return len(turns) % 2 == 1 and turns == ([USER, ASSISTANT] * len(turns))[: len(turns)]
+
+
+def _messages(side: str | list, role: str) -> tuple[list[dict], int]:
+    """(messages, how many strings of the line they are made of)."""
+    if isinstance(side, str):
+        return [{"role": role, "content": side}], 1
+    return as_dicts(side), 4 * len(side)

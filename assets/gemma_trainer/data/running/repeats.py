@@ -1,0 +1,183 @@
+"""Rows of a set that repeat each other, found in memory that does not grow with their number.
+
+Keys wait in a temporary file in the order of rows. At the end they are gone through in parts, one share of all possible
+keys at a time, so that only that share is held.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from gemma_trainer.data.notes import Note
+from gemma_trainer.data.running.keys import Keys, Table
+from gemma_trainer.data.running.places import Places
+from gemma_trainer.rows.problems import Problem
+
+REPEATS = frozenset({"duplicate-row", "duplicate-prompt"})  # what `--repair drop-duplicates` moves to the rejects
+TABLES, TAGGED = ("rows", "prompts", "pairs", "ids"), ("prompts", "pairs")
+_SHARE = 1 << 16  # keys held at a time
+
+
+class Repeat(NamedTuple):
+    """Row `row` has the key of `first`; rows count from 0 through the whole set."""
+
+    row: int
+    tag: int
+    first: int
+    first_tag: int
+
+
+class Spool:
+    """The keys of all rows of a run for one comparison."""
+
+    def __init__(self):
+        self.blocks: list[tuple[int, int]] = []  # (first row, keys), as they lie in the files
+        self.size = 0
+        self.keys = self.tags = None
+
+    def add(self, first_row: int, table: Table) -> None:
+        """The keys of a batch whose first row is row `first_row` of the set."""
+        if not table.keys:
+            return
+        if self.keys is None:
+            self.keys = tempfile.TemporaryFile()  # noqa: SIM115
+            self.tags = tempfile.TemporaryFile() if table.tags is not None else None  # noqa: SIM115
+        self.blocks.append((first_row, len(table.keys)))
+        self.size += len(table.keys)
+        self.keys.write(table.keys)
+        if self.tags:
+            self.tags.write(table.tags)
+
+    def repeats(self) -> list[Repeat]:
+        """Every row whose key an earlier one has, in order of rows."""
+        found: list[Repeat] = []
+        shares = self.size // _SHARE + 1
+        for share in range(shares):
+            found += self._repeats_in(share, shares)
+        return sorted(found)
+
+    def _repeats_in(self, share: int, shares: int) -> list[Repeat]:
+        seen: set[int] = set()
+        doubled: set[int] = set()
+        for _, keys, _ in self._read(tagged=False):
+            mine = _of_share(keys, share, shares)
+            fresh = set(mine)
+            if len(fresh) < len(mine) or not seen.isdisjoint(fresh):
+                for key in mine:
+                    (doubled if key in seen else seen).add(key)
+            else:
+                seen |= fresh
+        doubled.discard(0)
+        return self._places_of(doubled) if doubled else []
+
+    def _places_of(self, doubled: set[int]) -> list[Repeat]:
+        firsts: dict[int, tuple[int, int]] = {}
+        found = []
+        for start, keys, tags in self._read(tagged=True):
+            for at, key in enumerate(keys):
+                if key in doubled:
+                    tag = tags[at] if tags else 0
+                    if key in firsts:
+                        found.append(Repeat(start + at, tag, *firsts[key]))
+                    else:
+                        firsts[key] = (start + at, tag)
+        return found
+
+    def _read(self, tagged: bool) -> Iterator[tuple[int, array, array | None]]:
+        tags = self.tags if tagged else None
+        for file in (self.keys, tags):
+            if file:
+                file.seek(0)
+        for start, size in self.blocks:
+            yield start, _array(self.keys, size), _array(tags, size) if tags else None
+
+
+class Comparison:
+    """What the rows of a run are to each other: repeats, contradictions, prompts on both sides of a split."""
+
+    def __init__(self, task: str):
+        self.task = task
+        self.spools = {name: Spool() for name in TABLES}
+        self.names: dict[int, str] = {}
+
+    def write(self, out: BinaryIO) -> dict[str, list]:
+        """All keys to a file; {table: [[first row, keys], ...]} tells `read` what lies where."""
+        for spool in self.spools.values():
+            for file in filter(None, (spool.keys, spool.tags)):
+                file.seek(0)
+                shutil.copyfileobj(file, out)
+        return {name: spool.blocks for name, spool in self.spools.items()}
+
+    def read(self, stored: BinaryIO, blocks: dict[str, list], first_row: int) -> None:
+        """Add keys that `write` has written, of rows behind `first_row` others."""
+        for name, spool in self.spools.items():
+            tables = [Table(name in TAGGED) for _ in blocks[name]]
+            for column in ("keys", "tags") if name in TAGGED else ("keys",):
+                for table, (_, size) in zip(tables, blocks[name], strict=True):
+                    getattr(table, column).frombytes(stored.read(8 * size))
+            for table, (start, _) in zip(tables, blocks[name], strict=True):
+                spool.add(first_row + start, table)
+
+    def repeated(self, name: str) -> int:
+        """How many rows have the key of an earlier one in a table."""
+        return len(self.spools[name].repeats())
+
+    def add(self, first_row: int, keys: Keys) -> None:
+        """The keys of a batch whose first row is row `first_row` of the set."""
+        for name, spool in self.spools.items():
+            spool.add(first_row, getattr(keys, name))
+        self.names.update(keys.names)
+
+    def notes(self, places: Places) -> Iterator[tuple[int, Note]]:
+        """(row, what is wrong with it beside another one), table by table."""
+        for repeat in self.spools["rows"].repeats():
+            yield repeat.row, Note("duplicate-row", f"the same row as {_at(repeat, places)}")
+        for repeat in self.spools["prompts"].repeats():
+            if note := self._prompt_note(repeat, places):
+                yield repeat.row, note
+        for repeat in self.spools["pairs"].repeats():
+            if repeat.tag != repeat.first_tag:
+                yield repeat.row, Note("pair-contradiction", f"{_at(repeat, places)} prefers the opposite", "chosen")
+        for repeat in self.spools["ids"].repeats():
+            yield repeat.row, Note("duplicate-id", f"the same id as {_at(repeat, places)}", "id")
+
+    def problems(self, places: Places) -> Iterator[Problem]:
+        for row, note in self.notes(places):
+            file, line, number = places.spot(row)
+            yield Problem(note.code, note.message, file, line, number, note.path)
+
+    def _prompt_note(self, repeat: Repeat, places: Places) -> Note | None:
+        split, other = self.names.get(repeat.tag), self.names.get(repeat.first_tag)
+        if split is not None and other is not None and split != other:
+            text = f"the prompt is in `{other[:20]}` ({_at(repeat, places)}) and `{split[:20]}`"
+            return Note("split-leak", text, "prompt")
+        if self.task == "prompts":
+            return Note("duplicate-prompt", f"the same prompt as {_at(repeat, places)}", "prompt")
+        return None
+
+
+def _at(repeat: Repeat, places: Places) -> str:
+    """The earlier row of a repeat, as short as it can be told."""
+    first, row = places.spot(repeat.first), places.spot(repeat.row)
+    return str(first) if first.file != row.file else f"line {first.line}" if first.line else f"row {first.row}"
+
+
+def _array(file, size: int) -> array:
+    values = array("Q")
+    values.frombytes(file.read(8 * size))
+    return values
+
+
+def _of_share(keys: array, share: int, shares: int) -> list[int]:
+    if shares == 1:
+        return keys.tolist()
+    try:
+        import numpy
+    except ImportError:
+        return [key for key in keys if key % shares == share]
+    numbers = numpy.frombuffer(keys, dtype=numpy.uint64)
+    return numbers[numbers % shares == share].tolist()
