@@ -60,6 +60,7 @@ CONVERTED = {
     "inline-thought",
     "think-tags",
 }  # gone after convert
+SHOWN = 3  # rows
 TRAINERS = {"sft": "sft_train.py", "dpo": "dpo_train.py", "rm": "rm_train.py"}
 
 
@@ -103,7 +104,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--rows", type=cli.positive(int), default=3, metavar="N", help="rows to show (default 3)")
+    add("--rows", type=cli.positive(int), default=SHOWN, metavar="N", help=f"rows to show (default {SHOWN})")
     add("--loss-on", choices=["assistant", "last"], default="assistant", help="trained turns (default assistant)")
 
 
@@ -130,7 +131,6 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     add("--map", nargs="+", default=[], metavar="FIELD=COLUMN", help="columns of other names, e.g. prompt=question")
     add("--delimiter", type=separator, metavar="CHAR", help="separator of delimited text (default: a comma)")
     add("--workers", type=cli.positive(int), default=1, metavar="N", help="processes (default 1)")
-    add("--overwrite", action="store_true", help="replace existing output files")
     _add_problems(parser)
 
 
@@ -139,6 +139,7 @@ def _add_problems(parser: argparse.ArgumentParser) -> None:
     add("--strict", action="store_true", help="warnings fail too")
     add("--max-errors", type=cli.positive(int), default=20, metavar="N", help="problems to print (default 20)")
     add("--report", metavar="FILE", help="every problem, JSON Lines")
+    add("--overwrite", action="store_true", help="replace existing output files")
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
@@ -177,7 +178,7 @@ def run(args: argparse.Namespace) -> cli.Outcome:
         raise Failure(USAGE, "usage", "--shard needs --records DIR, from which merge-reports adds the shards up")
     session = Session(request)
     command = {"validate": _validate, "convert": _convert, "inspect": _inspect, "split": _split, "stats": _stats}
-    with cli.progress(session.stored_bytes, args.action) as session.advance:
+    with session.report, cli.progress(session.stored_bytes, args.action) as session.advance:
         outcome = command[args.action](args, session)
     outcome.result["notes"] = session.notes
     return outcome
@@ -254,7 +255,8 @@ def _stats(args: argparse.Namespace, session: Session) -> cli.Outcome:
     repeats = "repeats rows {rows}, prompts {prompts}".format(**result["duplicates"])
     outcome.summary = "\n".join([*shape_lines(result["stats"]), repeats, _summary(result)])
     outcome.next = [_command(args, "inspect", "--html", f"{_stem(args.data[0])}.html")]
-    return _with_page(args, session, outcome, [])
+    views = session.views(SHOWN, "assistant", Report()) if args.html else []
+    return _with_page(args, session, outcome, views)
 
 
 def _with_page(args: argparse.Namespace, session: Session, outcome: cli.Outcome, views: list[dict]) -> cli.Outcome:
@@ -268,7 +270,7 @@ def _with_page(args: argparse.Namespace, session: Session, outcome: cli.Outcome,
 
 
 def _merge(args: argparse.Namespace) -> cli.Outcome:
-    result, report = merge_records(args.data, args.max_errors, args.report)
+    result, report = merge_records(args.data, args.max_errors, args.report, args.overwrite)
     outcome = _outcome(args, report, result)
     verdict = "valid" if outcome.exit_code == OK else "NOT valid"
     outcome.summary = f"{verdict}: {result['valid']} of {result['rows']} rows in {result['files']} files\n" + _summary(
@@ -302,7 +304,7 @@ def _command(args: argparse.Namespace, action: str, *words: str) -> str:
 def _train(args: argparse.Namespace, session: Session, data: list[str], held_out: str | None = None) -> list[str]:
     """The command that trains on the data, as far as its script is here."""
     script = Path(__file__).with_name(TRAINERS.get(session.options.task, "none"))
-    if not script.exists():
+    if not script.exists() or "pretokenized" in session.report.layouts:  # of which other trainers can make use
         return []
     evaluation = ["--eval-data", held_out] if held_out else []
     return [cli.command(str(script), "--model", args.model or "MODEL", "--data", *data, *evaluation, "--plan")]

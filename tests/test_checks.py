@@ -188,6 +188,8 @@ def test_parts(family, row, expected):
         ("gemma3", {"text": "The sea is calm. "}, {"trailing-blank", "text-plain"}),
         ("gemma3", {"text": "The sea is calm.\n"}, {"text-plain"}),
         ("gemma3", {"text": "\u200b"}, {"text-empty"}),
+        *((family, {"text": text}, {"text-empty"}) for family in ("gemma2", "gemma4")
+          for text in ("<bos>", "<bos> \n", "<bos><bos>", "<eos>", "<bos><eos>")),
         ("gemma3", {"text": "<start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\n"}, {"answer-empty", "text-rendered"}),
         ("gemma3", {"text": RENDERED}, {"text-rendered"}),
         ("gemma3", {"text": RENDERED + "<eos>"}, {"text-rendered"}),

@@ -55,6 +55,35 @@ def test_rows_against_each_other(tmp_path):
     assert told(tmp_path, "sft", GOOD, {"prompt": "a", "completion": "b"}) == [("mixed-layouts", 2)]
 
 
+@pytest.mark.parametrize("task", ["dpo", "rm"])
+def test_the_first_valid_row_tells_whether_rows_have_margins(tmp_path, task):
+    scored = {"prompt": "q", "responses": ["good", "bad"], "scores": [2, 1]}
+    refused = [{"x": 1}, pair(rejected="", margin=1), {**scored, "scores": [1, 1]}]
+    assert ("margin-missing", 5) in told(tmp_path, task, *refused, pair(), pair(prompt="z", margin=1))
+    assert ("margin-missing", 5) in told(tmp_path, task, *refused, scored, pair())
+    assert ("margin-missing", 5) not in told(tmp_path, task, *refused, pair(), pair(prompt="z", margin=None))
+    wrapped = {"file": "a", "line": 1, "row": 1, "codes": [], "problems": [], "input": pair()}
+    assert ("margin-missing", 2) in told(tmp_path, task, json.dumps(pair(prompt="s")), {**wrapped, "input": scored})
+    assert "margin-missing" not in dict(told(tmp_path, "sft", chat(user("a"), assistant("b"), margin=1), GOOD))
+
+
+@pytest.mark.parametrize("column", ["text", "prompt", "chosen", "completion", "input_ids", "labels"])
+@pytest.mark.parametrize("value", [[0], 1.5, {"a": 1}, "x" * 400, [None]])
+def test_length_is_guessed_from_what_makes_the_row(tmp_path, column, value):
+    """Columns of other layouts beside it, whatever they hold, neither count nor break anything."""
+    row = chat(user("a<end_of_turn>"), assistant("b"), **{column: value})
+    stream, report = load_rows(_write(tmp_path, row), "sft", "gemma3", max_length=50)
+    assert list(stream) == [] and set(report.errors_by_code) == {"control-token"}
+    assert "over-length" not in report.warnings_by_code
+
+
+@pytest.mark.parametrize("count", [50, 51])
+def test_token_ids_are_counted(tmp_path, count):
+    ids = list(range(5, 5 + count))
+    stream, report = load_rows(_write(tmp_path, {"input_ids": ids, "labels": ids}), "sft", "gemma3", max_length=50)
+    assert len(list(stream)) == 1 and ("over-length" in report.warnings_by_code) is (count > 50)
+
+
 def test_loaded_rows_know_where_they_come_from(tmp_path):
     file = _write(tmp_path, GOOD, {"x": 1}, chat(user("a"), assistant("b")))
     stream, report = load_rows([file], "sft")

@@ -157,6 +157,43 @@ def test_media_paths_hold_from_the_new_folder(tmp_path):
     assert prep("validate", out)[0] == 0
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "gemma4"])
+def test_a_blank_cell_of_a_media_column_is_no_media(tmp_path, blank, family):
+    """As empty cells of a table are read: taken, left alone, and taken again."""
+    file, out = tmp_path / "rows.jsonl", tmp_path / "deep" / "out.jsonl"
+    file.write_text(json.dumps({**GOOD, "image": blank, "audios": []}) + "\n", "utf-8")
+    assert prep("validate", file, "--family", family)[0] == 0
+    code, document = prep("convert", file, "--family", family, "--out", out)
+    assert code == 0 and "media-path" not in document["result"]["repaired"]
+    assert prep("validate", out, "--family", family)[0] == 0 and lines(out)[0]["image"] == blank
+
+
+@pytest.mark.parametrize("source", ["", " ", {"path": ""}, None])
+@pytest.mark.parametrize("place", ["column", "part"])
+def test_a_blank_source_names_no_file(tmp_path, source, place):
+    file, out = tmp_path / "rows.jsonl", tmp_path / "deep" / "out.jsonl"
+    part = {"type": "image"} if place == "column" else {"type": "image", "image": source}
+    row = chat(user([part, {"type": "text", "text": "What is it?"}]), assistant("A dot."))
+    file.write_text(json.dumps({**row, "images": [source]} if place == "column" else row) + "\n", "utf-8")
+    code, document = prep("convert", file, "--family", "gemma3", "--out", out)
+    assert code == 3 and codes(document) == {"media-source-missing", "rows-refused"}
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("row", [b'{"messages": \r[%s, \r\t%s]}', b'{"messages":[%s,%s]}\r', b'\r{"messages":[%s,%s]}'])
+def test_no_carriage_return_is_written(tmp_path, row, end):
+    """Between JSON values it is a blank, and to readers of text the end of a line."""
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    one = row % tuple(json.dumps(message).encode() for message in GOOD["messages"])
+    file.write_bytes(json.dumps(chat(user("a"), assistant("b"))).encode() + (end or b"\n") + one + end)
+    assert convert(file, "--overwrite")[0] == 0
+    assert b"\r" not in out.read_bytes() and out.read_bytes().count(b"\n") == 2
+    code, document = prep("split", file, "--eval-fraction", "0.5")
+    names = [document["result"][name] for name in ("train", "eval") if document["result"][name]]
+    assert code == 0 and not any(b"\r" in Path(name).read_bytes() for name in names)
+
+
 @pytest.mark.parametrize(
     ("text", "content", "thought"),
     [

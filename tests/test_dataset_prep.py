@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from preparing import GOOD, codes, lines, prep, row_validator
+from preparing import GOOD, assistant, chat, codes, lines, prep, row_validator, user
 from scripts import ASSETS, run
 
 CASES = Path(__file__).parent / "cases"
@@ -190,6 +190,28 @@ def test_inspect_shows_both_sides_of_a_pair():
         "3.2 metres.<turn|>",
         "No idea.<turn|>",
     ]
+
+
+@pytest.mark.parametrize("action", ["inspect", "stats"])
+def test_the_page_shows_the_loss_mask_of_the_first_rows(action, tmp_path):
+    file, page = tmp_path / "rows.jsonl", tmp_path / "rows.html"
+    rows = [chat(user(f"Question {at}"), assistant(f"Answer {at}")) for at in range(5)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [{"x": 1}, *rows]), "utf-8")
+    code, document = prep(action, file, "--html", page)
+    assert code == 3 and document["result"]["errors_by_code"] == {"unknown-columns": 1}, "each row is counted once"
+    shown = page.read_text("utf-8")
+    assert "Loss mask" in shown and all(f"Answer {at}" in shown for at in range(3)) and "Answer 3" not in shown
+    assert ("Answer 0" in json.dumps(document["result"])) is (action == "inspect")
+
+
+def test_rows_of_token_ids_are_said_to_have_no_text(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"input_ids": [2, 5, 6], "labels": [-100, 5, 6]}) + "\n", "utf-8")
+    for words in ((), ("--html", tmp_path / "rows.html")):
+        code, document = prep("inspect", file, *words)
+        assert code == 0 and any("token ids" in note for note in document["result"]["notes"])
+    code, document = prep("validate", file)
+    assert code == 0 and document["next"] == [], "the trainers here start from text"
 
 
 def test_inspect_is_plain_without_a_terminal():

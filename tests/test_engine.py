@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma_trainer.data.options import Options, Place
-from gemma_trainer.data.reading import read_json
+from gemma_trainer.data.reading import read_lines
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running import plain
@@ -157,7 +157,7 @@ def test_batches_and_workers_say_what_one_pass_says(mixed, monkeypatch):
     assert told(mixed, options, fast=False) == whole
     assert told(mixed, options, workers=2) == whole
     for size in (300, 4096, 1 << 24):
-        monkeypatch.setattr(read_json, "_LINES", size)
+        monkeypatch.setattr(read_lines, "_LINES", size)
         assert told(mixed, options, workers=2 if size == 4096 else 1) == whole
 
 

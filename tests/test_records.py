@@ -74,7 +74,9 @@ def test_what_has_a_record_is_not_read_again(folder, tmp_path, monkeypatch):
     from gemma_trainer.data.running import engine
 
     real = engine.read_batches
-    monkeypatch.setattr(engine, "read_batches", lambda file, *more: read.append(file.name) or real(file, *more))
+    monkeypatch.setattr(
+        engine, "read_batches", lambda file, *more, **how: read.append(file.name) or real(file, *more, **how)
+    )
     assert counts(prep("validate", folder, "--records", records)[1]) == first and read == []
     (folder / "part-04.jsonl").write_text(json.dumps(chat(user("New?"), assistant("Yes."))) + "\n", "utf-8")
     next(records.glob("part-07*.record")).write_text('{"cut', "utf-8")

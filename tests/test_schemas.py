@@ -168,6 +168,22 @@ def test_nulls_and_other_columns_are_taken():
     row_validator("dpo").validate({**PAIR, "margin": None, "tools": None, "score": "x"})
 
 
+@pytest.mark.parametrize("column", ["text", "labels", "attention_mask", "completion_mask", "assistant_masks", "label"])
+@pytest.mark.parametrize("value", ["a\nb", "", [0.5], ["x"], {"a": 1}, 7])
+def test_columns_beside_messages_mean_what_they_like(column, value):
+    data, notes = noted({**GOOD, column: value})
+    assert not is_refused(notes, data) and data[column] == value
+    row_validator("sft").validate(data)
+
+
+@pytest.mark.parametrize("column", ["labels", "attention_mask", "completion_mask", "assistant_masks"])
+@pytest.mark.parametrize("value", ["ab", [0.5, 1], ["x", "y"], {"a": 1}, 7])
+def test_columns_beside_token_ids_are_theirs(column, value):
+    row = {"input_ids": [5, 6], column: value}
+    data, notes = noted(row)
+    assert is_refused(notes, data) and not row_validator("sft").is_valid(row)
+
+
 contents = st.sampled_from(["a", " b ", "", "x\ny", "<b>", None, 4, [], [TEXT], [IMAGE, TEXT], {"k": [1, None]}])
 messages = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "assistant", "system", "tool", "model"]), "content": contents},

@@ -310,6 +310,32 @@ def test_rows_with_pictures_are_refused_in_plain_words(place, tmp_path):
     assert done.json["errors"][0]["line"] == 1
 
 
+TOKENS = {"input_ids": [2, 7, 8, 9], "labels": [-100, -100, 8, 9]}
+
+
+@pytest.mark.parametrize("more", [{}, {"text": "a"}, {"attention_mask": [1, 1, 1, 1]}], ids=lambda more: "".join(more))
+@pytest.mark.parametrize("before", [0, 20], ids=["alone", "behind messages"])
+@pytest.mark.parametrize("side", ["--data", "--eval-data"])
+def test_rows_of_token_ids_are_refused_in_plain_words(more, before, side, place, tmp_path):
+    write_rows(tmp_path / "ids.jsonl", question_rows(before))
+    with (tmp_path / "ids.jsonl").open("a") as file:
+        file.write(json.dumps({**TOKENS, **more}) + "\n")
+    data = {"--data": "rows.jsonl", side: tmp_path / "ids.jsonl"}
+    words = [word for pair in data.items() for word in pair]
+    done = run("sft_train.py", "--model", "tiny", *words, "--plan", "--json", cwd=place)
+    problem = done.json["errors"][0]
+    assert (done.code, problem["code"], problem["line"]) == (5, "tokens-not-text", before + 1), done.stdout
+    assert "rows it was made of" in problem["fix"]
+
+
+def test_rows_of_token_ids_are_not_measured_in_silence(place, tmp_path):
+    write_rows(tmp_path / "ids.jsonl", question_rows(3))
+    with (tmp_path / "ids.jsonl").open("a") as file:
+        file.write(json.dumps(TOKENS) + "\n")
+    done = run("evaluate.py", "--model", "tiny", "--data", tmp_path / "ids.jsonl", "--json", cwd=place)
+    assert done.code == 5 and done.json["errors"][0]["code"] == "tokens-not-text", done.stdout
+
+
 def test_a_family_that_does_not_fit_the_model_is_refused(place):
     done = train(place, "misfit", *FAST, "--family", "gemma4", "--plan")
     assert done.code == 2 and done.codes == {"family-unknown"}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, USAGE, Failure, Problem, missing
+from gemma_trainer.rows.problems import INTERNAL, NO_SPACE, OK, STOPPED, USAGE, Failure, Problem, missing
 
 __all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive", "seed"]
 
@@ -111,7 +111,11 @@ def main(
             traceback.print_exc()
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         code = "io-failed" if isinstance(error, OSError) else "internal"
-        outcome = Outcome(errors=[Problem(code, text)], exit_code=INTERNAL)
+        exit_code = INTERNAL
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            code, exit_code = "disk-full", STOPPED
+            text = f"{error.filename or 'the disk of temporary files or of the output'}: {error.strerror}"
+        outcome = Outcome(errors=[Problem(code, text)], exit_code=exit_code)
     finally:
         signal.signal(signal.SIGTERM, before)
     try:

@@ -17,7 +17,7 @@ CONVERT = ("python", "assets/dataset_prep.py", "convert")
 
 def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
     """(rows, warnings), checked against the model's family and template. Raises Failure (exit 3) with every
-    kept problem when a single row is refused, and (exit 5) for images and sound.
+    kept problem when a single row is refused, and (exit 5) for images, sound and token ids.
 
     A run on what is left of damaged data would look like a run on all of it.
     """
@@ -46,12 +46,18 @@ def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row
         failure.details = report.errors
         raise failure
     for row in rows:
-        _refuse_media(row)
+        _refuse_untold(row)
     return rows, report.warnings
 
 
-def _refuse_media(row: Row) -> None:
-    """Text training would turn a picture into a bare placeholder. Raises Failure (exit 5)."""
+def _refuse_untold(row: Row) -> None:
+    """Text training would turn a picture into a bare placeholder, and token ids tell neither text nor turns.
+
+    Raises Failure (exit 5).
+    """
+    if "input_ids" in row.data:
+        text = "the row holds token ids, and training and evaluation start from text"
+        raise Failure(UNSUPPORTED, "tokens-not-text", text, file=row.file, line=row.line, path="input_ids")
     for at, message in enumerate(row.data.get("messages", ())):
         if media := media_of(message.get("content")):
             text = f"the row holds {media[0]}, and only text is trained and measured"

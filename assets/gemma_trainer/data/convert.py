@@ -65,7 +65,10 @@ class Writer:
         if self.target != "messages":
             return False
         written = part.taken = part.taken or Written()
-        written.lines.append(line if line.endswith(b"\n") else line + b"\n")
+        text = line.rstrip(b"\r\n")
+        if b"\r" in text:  # a blank to JSON, the end of a line to many readers
+            return False
+        written.lines.append(text + b"\n")
         return True
 
     def _line(self, row: dict, folder: Path, part: Part, notes: Notes) -> bytes | None:

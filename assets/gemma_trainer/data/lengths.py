@@ -67,9 +67,18 @@ def render_all(row: dict, model, loss_on: str = "assistant") -> list[Rendered]:
 
 
 def guessed_tokens(row: dict) -> int:
-    """About how many tokens a canonical row has, of a preference the longer side."""
-    texts = [_said(row.get(key)) for key in ("messages", "text", "chosen", "rejected")]
-    return guess(_said(row.get("prompt")) + max(texts, key=len))
+    """About how many tokens a canonical row has, of a preference the longer side; of token ids, their number.
+
+    Columns beside those that make the row say nothing.
+    """
+    if "chosen" in row:
+        sides = _said(row["chosen"]), _said(row["rejected"])
+        return guess(_said(row["prompt"]) + max(sides, key=len))
+    if "messages" in row or "prompt" in row:
+        return guess(_said(row["messages" if "messages" in row else "prompt"]))
+    if "input_ids" in row:
+        return len(row["input_ids"]) if isinstance(row["input_ids"], list) else 0
+    return guess(row["text"])
 
 
 def guess(text: str) -> int:
@@ -77,7 +86,5 @@ def guess(text: str) -> int:
     return int((len(text) - wide) / CHARACTERS_PER_TOKEN + wide / WIDE_PER_TOKEN)
 
 
-def _said(value: object) -> str:
-    if isinstance(value, list):
-        return "".join(text_of(message.get("content")) for message in value)
-    return value if isinstance(value, str) else ""
+def _said(messages: list[dict]) -> str:
+    return "".join(text_of(message.get("content")) for message in messages)

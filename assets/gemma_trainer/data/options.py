@@ -27,7 +27,7 @@ class Options:
     asked: frozenset[str] = frozenset()  # repairs asked for, keys of repair.ASKED
     renders_reasoning: bool | None = None
     max_length: int | None = None  # tokens; guessed from characters here
-    has_margin: bool | None = None  # whether the first row has a margin: then all must, or none
+    has_margin: bool | None = None  # whether the first valid row has a margin: then all must, or none
 
 
 class Row(NamedTuple):

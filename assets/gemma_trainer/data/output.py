@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from gemma_trainer.rows.problems import USAGE, Failure
+from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure
+
+_BUFFER = 1 << 18  # bytes
 
 
 def check_targets(files: Iterable[Path], targets: list[Path], overwrite: bool) -> None:
@@ -32,26 +35,41 @@ def check_targets(files: Iterable[Path], targets: list[Path], overwrite: bool) -
 
 
 @contextmanager
-def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
-    """A file, of UTF-8 text or in mode "wb", that takes the place of `path` once it is whole and holds something.
+def replacing(path: Path, mode: str = "w", empty: bool = False) -> Iterator[IO]:
+    """A file, of UTF-8 text or in mode "wb", that takes the place of `path` once it is whole and, unless it may be
+    `empty`, holds something.
 
-    Raises Failure (exit 2).
+    Raises Failure: exit 2 where it cannot be written, exit 6 where the disk is full.
     """
     _sweep(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        file = part.open(mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}))
+        file = io.BufferedWriter(_Target(part, path), _BUFFER)
     except OSError as error:
         raise _unwritable(path, error) from None
     try:
-        with file:
-            yield file
-        if part.stat().st_size:
+        with file if "b" in mode else io.TextIOWrapper(file, "utf-8", newline="\n") as opened:
+            yield opened
+        if empty or part.stat().st_size:
             part.replace(path)
         elif path.exists():
             path.unlink()  # --overwrite: an older file must not pass for this run's
     finally:
         part.unlink(missing_ok=True)
+
+
+class _Target(io.FileIO):
+    """What is written to the place of `path`; a refusal names it."""
+
+    def __init__(self, part: Path, path: Path):
+        super().__init__(part, "w")
+        self.path = path
+
+    def write(self, data) -> int | None:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
 
 
 def _sweep(path: Path) -> None:
@@ -73,5 +91,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _unwritable(path: Path, error: OSError) -> Failure:
+    if error.errno in NO_SPACE:
+        return Failure(STOPPED, "disk-full", f"{path} cannot be written whole: {error.strerror}", file=str(path))
     text = f"{path} cannot be written: {error.strerror or error}"
     return Failure(USAGE, "output-unwritable", text, file=str(path))

@@ -6,25 +6,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
+from gemma_trainer.data.checking.checks import Setting
 from gemma_trainer.data.checking.process import process
-from gemma_trainer.data.layouts.registry import detect_task, gives_margin
+from gemma_trainer.data.layouts.registry import detect_task
+from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.options import DEFAULT_FAMILY, Checked, Options, Row
 from gemma_trainer.data.reading.raw import RawRow
 from gemma_trainer.data.reading.read import read_rows
 from gemma_trainer.data.reading.sources import expand
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running.engine import Run
-from gemma_trainer.data.running.judge import Judge, unwrapped
+from gemma_trainer.data.running.judge import Judge, is_refused, unwrapped
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.problems import USAGE, Failure
 
-__all__ = ["Checked", "Options", "Row", "check_files", "first_facts", "load_rows", "parse_mapping", "process"]
+__all__ = [
+    "Checked",
+    "Options",
+    "Row",
+    "check_files",
+    "first_task",
+    "load_rows",
+    "parse_mapping",
+    "process",
+    "with_margin",
+]
 
 LOOKED_AT = 100  # rows, to learn which columns there are
+FIRST_VALID = 1000  # rows, among which a valid one is looked for
 
 
 def load_rows(
@@ -49,28 +61,32 @@ def load_rows(
         family = get_family(DEFAULT_FAMILY if family == "auto" else family)
     settings = Options(task=task, family=family, **options)
     files = expand(names)
-    settings = replace(settings, has_margin=first_facts(files, task, settings.delimiter, settings.mapping).has_margin)
-    checked = check_files(files, settings, report)
+    first_task(files, task, settings.delimiter, settings.mapping)
+    checked = check_files(files, with_margin(files, settings), report)
     return (Row(c.data, c.file, c.raw.line, c.raw.row) for c in checked if c.data is not None), report
 
 
-class First(NamedTuple):
-    """What the first readable row of a set tells: the task it is made for, and whether it has a margin."""
-
-    task: str
-    has_margin: bool | None
-
-
-def first_facts(files: list[Path], task: str, delimiter: str | None = None, mapping: Mapping | None = None) -> First:
+def first_task(files: list[Path], task: str, delimiter: str | None = None, mapping: Mapping | None = None) -> str:
     """`task` itself, or for "auto" the one that the first row is made for. Raises Failure for a mapping without use."""
-    values = [item.value for item in islice(_readable(files, delimiter), LOOKED_AT if mapping else 1)]
+    values = [item.value for _, item in islice(_readable(files, delimiter), LOOKED_AT if mapping else 1)]
     if mapping:
         _check_mapping(mapping, values)
     value = values[0] if values else None
     if isinstance(value, dict) and mapping:
         value = {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
-    told = task if task != "auto" else "sft" if value is None else detect_task(value)
-    return First(told, gives_margin(value) if isinstance(value, dict) else None)
+    return task if task != "auto" else "sft" if value is None else detect_task(value)
+
+
+def with_margin(files: list[Path], options: Options) -> Options:
+    """The options with `has_margin` as the first valid preference row tells it; unset when none comes early."""
+    if options.task not in ("dpo", "rm"):
+        return options
+    for file, item in islice(_readable(files, options.delimiter), FIRST_VALID):
+        notes = Notes()
+        row, _ = process(item.value, options, Setting(options.family, file.parent, options.renders_reasoning), notes)
+        if row is not None and not is_refused(notes):
+            return replace(options, has_margin="margin" in row)
+    return options
 
 
 def _check_mapping(mapping: Mapping, values: list[object]) -> None:
@@ -82,11 +98,11 @@ def _check_mapping(mapping: Mapping, values: list[object]) -> None:
         raise Failure(USAGE, "usage", f"{text} (it has {', '.join(columns)[:200]})", fix="Name columns of the data.")
 
 
-def _readable(files: list[Path], delimiter: str | None) -> Iterator[RawRow]:
+def _readable(files: list[Path], delimiter: str | None) -> Iterator[tuple[Path, RawRow]]:
     for file in files:
         for item in read_rows(file, delimiter):
             if isinstance(item, RawRow) and item.fault is None:
-                yield item._replace(value=unwrapped(item.value))
+                yield file, item._replace(value=unwrapped(item.value))
 
 
 def check_files(

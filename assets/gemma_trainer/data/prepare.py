@@ -14,7 +14,7 @@ from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.options import Options
 from gemma_trainer.data.output import check_targets
-from gemma_trainer.data.pipeline import check_files, first_facts, parse_mapping
+from gemma_trainer.data.pipeline import check_files, first_task, parse_mapping, with_margin
 from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.report import MAX_ERRORS, Report
 from gemma_trainer.data.running.engine import Run
@@ -25,7 +25,7 @@ from gemma_trainer.data.shape import Shapes
 from gemma_trainer.data.split import EVAL, TRAIN, Splitter, write_sides
 from gemma_trainer.data.stats import Stats
 from gemma_trainer.data.view import view_rows
-from gemma_trainer.rows.problems import USAGE, Failure, Problem
+from gemma_trainer.rows.problems import STOPPED, USAGE, Failure, Problem
 
 _SPLIT_NAMES = re.compile(r"(?:^|[^a-z])(train|eval|valid|validation|val|dev|test|heldout)(?:[^a-z]|$)")
 
@@ -61,11 +61,12 @@ class Session:
         mapping = parse_mapping(request.mapping)
         if request.report:
             check_targets(self.files, [Path(request.report)], request.overwrite)
-        first = first_facts(self.files, request.task, request.delimiter, mapping)
+        files = self.files
+        task = first_task(files, request.task, request.delimiter, mapping)
         number, of = request.shard
-        self.files = self.files[number - 1 :: of]
-        self.options = Options(
-            task=first.task,
+        self.files = files[number - 1 :: of]
+        options = Options(
+            task=task,
             family=self.model.family,
             layout=request.layout,
             mapping=mapping,
@@ -73,8 +74,8 @@ class Session:
             asked=frozenset(request.repairs) | (CONVERTING if request.converting else frozenset()),
             renders_reasoning=self.model.renders_reasoning,
             max_length=None if self.model.tokenizer else request.max_length,
-            has_margin=first.has_margin,
         )
+        self.options = with_margin(files, options)
         self.report = Report(request.max_errors, request.report)
         self.notes: list[str] = [self.model.note] if self.model.note else []
         if request.task == "auto":
@@ -135,10 +136,16 @@ class Session:
         """The first `count` rows as they are rendered, faulty ones too where the template takes them. `whole` reads
         on to the end and gives what `stats` does as well."""
         report = Report() if whole else self.report
-        rows = check_files(self.files, self.options, report, keep_faulty=True, told=False)
-        views = list(view_rows(rows, self.model, count, loss_on))
+        views = self.views(count, loss_on, report)
+        if not views and "pretokenized" in report.layouts:
+            self.notes.append("rows of token ids have no text that could be shown")
         facts = self.stats() if whole else self._facts()
         return {**facts, "rows_read": self.report.rows, "loss_on": loss_on, "rows": views}
+
+    def views(self, count: int, loss_on: str, report: Report) -> list[dict]:
+        """The first rows as the model sees them; what is wrong up to there goes to `report`."""
+        rows = check_files(self.files, self.options, report, keep_faulty=True, told=False)
+        return list(view_rows(rows, self.model, count, loss_on))
 
     def stats(self) -> dict:
         """What the rows hold: lengths, roles, turns, tools, scripts, repeats."""
@@ -178,22 +185,30 @@ class Session:
     def _validate_files(self, folder: Path) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
         judge, settings = self._judge(), self._settings()
-        found = {}
-        for file in self.files:
-            path = record_path(folder, file)
-            found[path] = find_record(path, settings, file)
-            if found[path] is None:
-                report = Report(self.request.max_errors, path.with_suffix(".problems"))
-                run = Run([file], judge, report, self.request.workers, self.advance, _splits(self.files))
-                for _ in run.parts():
-                    pass
-                report.close()
-                found[path] = write_record(path, run, settings, data_hash([file], run.watches))
-            else:
-                self.advance(file.stat().st_size)
+        found: dict[Path, dict] = {}
+        try:
+            for file in self.files:
+                path = record_path(folder, file)
+                record = find_record(path, settings, file)
+                if record is None:
+                    record = self._write_record(path, file, judge, settings)
+                else:
+                    self.advance(file.stat().st_size)
+                found[path] = record
+        except KeyboardInterrupt:
+            text = f"stopped by a signal; {len(found)} of {len(self.files)} files are finished and kept in {folder}"
+            fix = "Run the same command again: it goes on with the others."
+            raise Failure(STOPPED, "interrupted", text, fix=fix) from None
         write_shard(folder, self.request.shard, self.files)
         merged = Merged(found, self.report)
         return {**self._validated(merged.sums.lengths, merged.data_hash), "records": str(folder)}
+
+    def _write_record(self, path: Path, file: Path, judge: Judge, settings: dict) -> dict:
+        with Report(self.request.max_errors, path.with_suffix(".problems")) as report:
+            run = Run([file], judge, report, self.request.workers, self.advance, _splits(self.files))
+            for _ in run.parts():
+                pass
+        return write_record(path, run, settings, data_hash([file], run.watches))
 
     def _settings(self) -> dict:
         """What a record must have been made with to stand for a file."""
@@ -207,6 +222,7 @@ class Session:
             "mapping": dict(options.mapping),
             "delimiter": options.delimiter,
             "max_length": self.request.max_length,
+            "has_margin": options.has_margin,
         }
 
     def _tell_refused(self, refused: int, read: int, file: Path) -> None:
@@ -243,11 +259,13 @@ class Session:
         }
 
 
-def merge_records(folders: list[str], max_errors: int, report_file: str | None) -> tuple[dict, Report]:
+def merge_records(folders: list[str], max_errors: int, file: str | None, overwrite: bool) -> tuple[dict, Report]:
     """(result of validate over all files of finished shards, report). Raises Failure for shards that are missing."""
     records = read_records(Path(folder) for folder in folders)
-    report = Report(max_errors, report_file)
-    merged = Merged(records, report)
+    if file:
+        check_targets([], [Path(file)], overwrite)
+    with Report(max_errors, file) as report:
+        merged = Merged(records, report)
     if not merged.records:
         raise Failure(USAGE, "shards-missing", "the shards held no file")
     settings = merged.records[0]["settings"]

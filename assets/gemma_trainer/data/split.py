@@ -63,9 +63,10 @@ class Splitter(Writer):
 
     def take_line(self, line: bytes, row: dict, part: Part) -> bool:
         sides = part.taken = part.taken or Sides()
-        super().take_line(line, row, part)
-        self._place(row, sides, part)
-        return True
+        taken = super().take_line(line, row, part)
+        if taken:
+            self._place(row, sides, part)
+        return taken
 
     def _place(self, row: dict, sides: Sides, part: Part) -> None:
         """Move the last line to the other side where its row is held out, and note side and prompt of the row."""

@@ -143,7 +143,7 @@ TRAINING = {
         "Another process is writing to the run directory.", "Wait for it, or choose another --output-dir."
     ),
     "disk-full": _error(
-        "The disk is full; the newest whole checkpoint is kept.",
+        "The disk is full; what was whole before is kept, of a training run the newest checkpoint.",
         "Make room, then run the same command again: it resumes.",
     ),
     "output-unwritable": _error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import asdict, dataclass
 
 from gemma_trainer.rows.codes import CODES
@@ -14,6 +15,8 @@ DEPENDENCY_MISSING = 4
 UNSUPPORTED = 5
 STOPPED = 6
 REMOTE_FAILED = 7
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a full disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def check_media(row: dict, lists: dict[str, list[dict]], setting, notes: Notes) 
         if part.get("type") in _KINDS
     ]
     for kind, columns in _COLUMNS.items():
-        column = next((name for name in columns if row.get(name) not in (None, [], "")), None)
+        column = next((name for name in columns if not _is_blank(row.get(name))), None)
         own = [(where, part) for where, part in parts if _KINDS[part["type"]] == kind]
         placeholder = setting.family.placeholders.get(kind)
         written = _written(messages, placeholder) if placeholder else 0
@@ -49,12 +49,23 @@ def _may_hold_media(message: dict) -> bool:
 
 def sources(row: dict) -> list[str]:
     """Media columns of a row that hold local paths."""
-    return [name for columns in _COLUMNS.values() for name in columns if name in row]
+    return [name for columns in _COLUMNS.values() for name in columns if not _is_blank(row.get(name))]
+
+
+def _is_blank(column: object) -> bool:
+    """Whether a row has nothing in a column of media: an empty cell of a table is an empty text."""
+    return column in (None, []) or _names_nothing(column)
+
+
+def _names_nothing(source: object) -> bool:
+    return isinstance(source, str) and not source.strip()
 
 
 def is_local(source: object) -> bool:
     """Whether a source is the path of a file, as opposed to an address or the data itself."""
-    return isinstance(source, str) and not source.startswith(_REMOTE) and len(source) < 1024 and "\n" not in source
+    if not isinstance(source, str) or _names_nothing(source) or source.startswith(_REMOTE):
+        return False
+    return len(source) < 1024 and "\n" not in source
 
 
 def source_of(part: dict) -> tuple[str, object] | None:
@@ -95,7 +106,7 @@ def _check_source(source: object, kind: str, folder: Path, notes: Notes, where: 
         source = source.get("path")
     if isinstance(source, bytes) or (isinstance(source, str) and source.startswith("data:")):
         _tell(inline_fault(source, kind), notes, where)
-    elif not isinstance(source, str):
+    elif not isinstance(source, str) or _names_nothing(source):
         notes.fault("media-source-missing", f"the {kind} names no file", where)
     elif is_local(source):
         _tell(file_fault(folder / source.removeprefix("file://"), kind), notes, where)

@@ -38,6 +38,12 @@ def _leading_bos(text: str, family: Family) -> int:
     return count
 
 
+def said(text: str, family: Family) -> str:
+    """A text without the marks around it that begin and end a sequence."""
+    bos = family.bos * _leading_bos(text, family)
+    return text.strip().removeprefix(bos).removesuffix(family.eos).removesuffix(family.turn_end)
+
+
 def repair_text(row: dict, family: Family) -> dict:
     """The row without the `<bos>` in front of its text that are too many."""
     if surplus := surplus_bos(row["text"], family):
@@ -46,9 +52,7 @@ def repair_text(row: dict, family: Family) -> dict:
 
 
 def _check_plain(text: str, family: Family, notes: Notes) -> None:
-    bos = family.bos * _leading_bos(text, family)
-    body = text.strip().removeprefix(bos).removesuffix(family.eos).removesuffix(family.turn_end)
-    for token in dict.fromkeys(tokens_in(body)):
+    for token in dict.fromkeys(tokens_in(said(text, family))):
         if is_special(token, family) or token == family.eos:
             notes.fault("special-token", f"the text holds the special token {token}", "text")
         elif token in family.control_tokens and token not in family.placeholders.values():

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gemma_trainer.data.checking.check_media import check_media
-from gemma_trainer.data.checking.check_text import check_text, surplus_bos
+from gemma_trainer.data.checking.check_text import check_text, said, surplus_bos
 from gemma_trainer.data.checking.check_tools import check_calls, check_tools
 from gemma_trainer.data.checking.marks_in_text import (
     PRINTED_PARTS,
@@ -293,7 +293,7 @@ def _last(messages: list[dict], role: str) -> int:
 def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
     """A row of the text layout."""
     text, family = row["text"], setting.family
-    if is_blank(text):
+    if is_blank(said(text, family)):
         notes.fault("text-empty", "the text is empty", "text")
         return
     _check_characters(text, notes, "text")

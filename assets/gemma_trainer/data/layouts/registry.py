@@ -120,12 +120,6 @@ def detect_task(value: object) -> str:
     return "prompts" if _first(fields, "sft") == "prompt" and "text" not in fields else "sft"
 
 
-def gives_margin(value: dict) -> bool:
-    """Whether the preference row that a raw row becomes has a margin: of its own, or the distance of its scores."""
-    fields = _unpacked({key: item for key, item in value.items() if item is not None})
-    return "margin" in fields or (is_scored(fields) and not is_pair(fields))
-
-
 def detect_layout(fields: Mapping[str, object], task: str) -> str:
     """The layout of a row for a task. Raises Refused with the columns found when none fits."""
     found = _first(fields, task)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import NamedTuple
 
+from gemma_trainer.data.reading.parse import Fault
 from gemma_trainer.rows.problems import Problem
 
 BOM = b"\xef\xbb\xbf"
@@ -31,4 +34,22 @@ class Lines(NamedTuple):
     lines: list[bytes]
 
 
-Batch = Lines | list[RawRow | Problem]  # what is read, judged and told at a time
+class Span(NamedTuple):
+    """Whole lines of JSON Lines by where they lie in a file that is stored as it is read."""
+
+    start: int  # bytes
+    size: int
+
+    def read(self, file: Path) -> Lines:
+        with file.open("rb") as stream:
+            stream.seek(self.start)
+            return Lines(io.BytesIO(stream.read(self.size)).readlines())
+
+
+Batch = Lines | Span | list[RawRow | Problem]  # what is read, judged and told at a time
+
+
+def bad_row(fault: Fault, path: Path, line: int, row: int, source: bytes) -> RawRow:
+    """A row that could not be read: its fault and its bytes."""
+    problem = Problem(fault.code, fault.message, file=str(path), line=line, row=row)
+    return RawRow(None, line, row, problem, source)

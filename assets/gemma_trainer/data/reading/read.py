@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemma_trainer.data.reading.raw import BOM, Batch, Lines, RawRow
+from gemma_trainer.data.reading.raw import BOM, Batch, Lines, RawRow, Span
 from gemma_trainer.data.reading.sources import READ_ERRORS, Watch, read_head, suffix
 from gemma_trainer.rows.problems import Problem
 
@@ -17,7 +17,7 @@ _ROWS = 500  # of a container other than JSON Lines, a batch
 
 def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Problem]:
     """The rows of a file in order; problems of the file as a whole stand between them. Raises as `read_batches`."""
-    from gemma_trainer.data.reading.read_json import rows_of
+    from gemma_trainer.data.reading.read_lines import rows_of
 
     line = row = 0
     for batch in read_batches(path, delimiter):
@@ -30,15 +30,18 @@ def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Pro
             yield from batch
 
 
-def read_batches(path: Path, delimiter: str | None = None, watch: Watch | None = None) -> Iterator[Batch]:
+def read_batches(
+    path: Path, delimiter: str | None = None, watch: Watch | None = None, spans: bool = False
+) -> Iterator[Batch]:
     """A file in batches: blocks of JSON Lines, or lists of rows and problems of the file as a whole.
 
     Formats: JSON Lines, a JSON array or an object that holds one, CSV, TSV, Parquet, Arrow, each also packed.
-    `watch` sees the stored bytes go by. Raises Failure where a package is missing or the file cannot be opened.
+    `watch` sees the stored bytes go by. With `spans` lines that lie in a file as they are read come as a Span, for whoever
+    judges them to read. Raises Failure where a package is missing or the file cannot be opened.
     """
     items: list[RawRow | Problem] = []
-    for item in _read(path, delimiter, watch):
-        if isinstance(item, Lines):
+    for item in _read(path, delimiter, watch, spans):
+        if isinstance(item, Lines | Span):
             if items:
                 yield items
                 items = []
@@ -52,7 +55,9 @@ def read_batches(path: Path, delimiter: str | None = None, watch: Watch | None =
         yield items
 
 
-def _read(path: Path, delimiter: str | None, watch: Watch | None) -> Iterator[Lines | RawRow | Problem]:
+def _read(
+    path: Path, delimiter: str | None, watch: Watch | None, spans: bool
+) -> Iterator[Lines | Span | RawRow | Problem]:
     head, broken = read_head(path)
     if not head.strip() and not broken:
         text = "the file holds nothing but blanks" if head else "the file is empty"
@@ -62,7 +67,7 @@ def _read(path: Path, delimiter: str | None, watch: Watch | None) -> Iterator[Li
     try:
         if broken and not head:
             raise EOFError
-        for item in _dispatch(path, head, delimiter, watch):
+        for item in _dispatch(path, head, delimiter, watch, spans):
             rows += len(item.lines) if isinstance(item, Lines) else isinstance(item, RawRow)
             yield item
     except READ_ERRORS:
@@ -71,9 +76,9 @@ def _read(path: Path, delimiter: str | None, watch: Watch | None) -> Iterator[Li
 
 
 def _dispatch(
-    path: Path, head: bytes, delimiter: str | None, watch: Watch | None
-) -> Iterator[Lines | RawRow | Problem]:
-    from gemma_trainer.data.reading import read_json, read_tables, recode
+    path: Path, head: bytes, delimiter: str | None, watch: Watch | None, spans: bool
+) -> Iterator[Lines | Span | RawRow | Problem]:
+    from gemma_trainer.data.reading import read_json, read_lines, read_tables, recode
 
     kind = suffix(path)
     if head.startswith(b"PAR1"):
@@ -101,11 +106,11 @@ def _dispatch(
         if kind == ".parquet":
             yield Problem("parquet-invalid", "not a Parquet file: it does not begin with PAR1", file=str(path))
         elif head.lstrip()[:1] in (b"{", b"["):
-            yield from read_json.json_rows(stream, path, head)
+            yield from read_json.json_rows(stream, path, head, spans)
         elif kind in (".csv", ".tsv") or (kind not in (".jsonl", ".json", ".ndjson") and _is_table(head)):
             yield from read_tables.delimited_rows(stream, path, delimiter or ("\t" if kind == ".tsv" else None))
         else:
-            yield from read_json.line_blocks(stream)
+            yield from read_lines.line_blocks(stream, spans)
 
 
 def _is_table(head: bytes) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gemma_trainer.data.reading.parse import Decoder, Fault, parse_line, parse_text, syntax_fault, utf8_fault
-from gemma_trainer.data.reading.raw import BOM, Lines, RawRow
+from gemma_trainer.data.reading.parse import Decoder, Fault, parse_text, syntax_fault, utf8_fault
+from gemma_trainer.data.reading.raw import Lines, RawRow, Span, bad_row
+from gemma_trainer.data.reading.read_lines import line_blocks
 from gemma_trainer.data.reading.sources import HEAD, suffix
 from gemma_trainer.rows.problems import Problem
 
@@ -21,83 +21,18 @@ _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(WRAPPERS)})"\s*:\s*\[\s*[\[{{\]]
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _BLOCK = 1 << 18
-_LINES = 1 << 18  # bytes; larger blocks leave the processor's caches
 _MARGIN = 200
 _NEAR_END = 16  # an error this close to the end of the text at hand may be gone once more is read
 
 
-def json_rows(stream: BinaryIO, path: Path, head: bytes) -> Iterator[Lines | RawRow | Problem]:
+def json_rows(
+    stream: BinaryIO, path: Path, head: bytes, spans: bool = False
+) -> Iterator[Lines | Span | RawRow | Problem]:
     """Rows of a text that begins with a bracket. `head` is the start of what `stream` gives."""
     if _is_lines(head):
-        yield from line_blocks(stream)
+        yield from line_blocks(stream, spans)
     else:
         yield from json_document(stream, path)
-
-
-def line_blocks(stream: BinaryIO) -> Iterator[Lines]:
-    """The lines of a stream in blocks of about 128 KiB. Lines end at LF only. What was read before packed data breaks
-    comes first, then the error; a line that it cuts is not given."""
-    with stream:
-        if not isinstance(getattr(stream, "raw", None), io.FileIO):  # it unpacks or recodes
-            yield from _unpacked_blocks(stream)
-            return
-        while lines := stream.readlines(_LINES):
-            yield Lines(lines)
-
-
-def _unpacked_blocks(stream: BinaryIO) -> Iterator[Lines]:
-    read, rest = getattr(stream, "read1", stream.read), []
-    while block := read(_LINES):
-        end = block.rfind(b"\n") + 1
-        if not end:
-            rest.append(block)
-            continue
-        yield Lines(io.BytesIO(b"".join([*rest, block[:end]])).readlines())
-        rest = [block[end:]]
-    if last := b"".join(rest):
-        yield Lines([last])
-
-
-def rows_of(lines: Lines, path: Path, line: int = 0, row: int = 0) -> Iterator[RawRow | Problem]:
-    """The rows of a block that `line` lines and `row` rows precede. Blank lines count as lines but are no rows."""
-    for number, text in enumerate(lines.lines, line + 1):
-        if text.isspace():
-            continue
-        row += 1
-        if text.startswith(BOM):  # files that were joined keep their marks
-            yield Problem("byte-order-mark", "the line starts with a byte order mark", file=str(path), line=number)
-            text = text[len(BOM) :]
-        value, fault = parse_line(text)
-        if fault is None:
-            yield RawRow(value, number, row)
-            continue
-        values = _rows_in(text) if fault.code == "json-extra-data" else []
-        if not values:
-            yield _bad_row(fault, path, number, row, text)
-            continue
-        yield Problem(fault.code, fault.message, file=str(path), line=number)
-        yield from (RawRow(value, number, row + at) for at, value in enumerate(values))
-        row += len(values) - 1
-
-
-def lines_of_rows(lines: Lines, path: Path) -> Iterator[int]:
-    """The line of each row of a block, counted from 1."""
-    return (item.line for item in rows_of(lines, path) if isinstance(item, RawRow))
-
-
-def _rows_in(line: bytes) -> list:
-    """The objects or lists that share a line, with commas at most between them; none where anything else is there."""
-    text, decoder, values, at = line.decode("utf-8").strip(), Decoder(), [], 0
-    while at < len(text):
-        try:
-            value, at, fault = decoder.value_at(text, at)
-        except ValueError:
-            return []
-        if fault or not isinstance(value, dict | list):
-            return []
-        values.append(value)
-        at = _SEPARATORS.match(text, at).end()
-    return values
 
 
 def json_document(stream: BinaryIO, path: Path) -> Iterator[RawRow | Problem]:
@@ -115,7 +50,7 @@ def json_document(stream: BinaryIO, path: Path) -> Iterator[RawRow | Problem]:
         yield reader.rest_as_row(fault, line)
     except UnicodeDecodeError as error:
         line = window.line_at(len(window.text)) + error.object[: error.start].count(b"\n")
-        yield _bad_row(utf8_fault(error), path, line, reader.row + 1, window.rest())
+        yield bad_row(utf8_fault(error), path, line, reader.row + 1, window.rest())
 
 
 class _Document:
@@ -159,7 +94,7 @@ class _Document:
                 if source is None:
                     yield self.rest_as_row(fault, line)
                     return
-                yield _bad_row(fault, self.path, line, self.row, source.encode("utf-8"))
+                yield bad_row(fault, self.path, line, self.row, source.encode("utf-8"))
                 continue
             found = window.next_char()
             if found == ",":
@@ -183,7 +118,7 @@ class _Document:
         self.broken = True
         if fault.code != "json-cut":
             fault = fault._replace(message=f"{fault.message}; the rows behind it cannot be told apart")
-        return _bad_row(fault, self.path, line, self.row, self.window.rest())
+        return bad_row(fault, self.path, line, self.row, self.window.rest())
 
     def _problem(self, code: str, message: str) -> Problem:
         return Problem(code, message, file=str(self.path), line=self.window.line_here())
@@ -233,7 +168,7 @@ class _Document:
     def _raw(self, value: object, line: int, text: str, fault: Fault | None) -> RawRow:
         self.row += 1
         if fault:
-            return _bad_row(fault, self.path, line, self.row, text.encode("utf-8"))
+            return bad_row(fault, self.path, line, self.row, text.encode("utf-8"))
         return RawRow(value, line, self.row)
 
 
@@ -390,8 +325,3 @@ def _is_container(value: object) -> bool:
     if isinstance(value, list):
         return not (value and is_message(value[0]))
     return isinstance(value, dict) and any(_holds_rows(value.get(key)) for key in WRAPPERS)
-
-
-def _bad_row(fault: Fault, path: Path, line: int, row: int, source: bytes) -> RawRow:
-    problem = Problem(fault.code, fault.message, file=str(path), line=line, row=row)
-    return RawRow(None, line, row, problem, source)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from gemma_trainer.data.notes import Note
 from gemma_trainer.data.options import Place
-from gemma_trainer.data.reading.raw import Batch, Lines
+from gemma_trainer.data.reading.raw import Batch, Lines, Span
 from gemma_trainer.data.reading.read import read_batches
 from gemma_trainer.data.reading.reply import read_reply
 from gemma_trainer.data.reading.sources import Watch
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running.judge import Judge
-from gemma_trainer.data.running.part import Part
+from gemma_trainer.data.running.part import EXPLAINED_ROWS, Part
 from gemma_trainer.data.running.places import Places
 from gemma_trainer.data.running.repeats import Comparison
 from gemma_trainer.data.running.sums import Sums
@@ -77,7 +77,9 @@ class Run:
         for (batch, place, _, _), part in in_processes(self.judge.part, tasks, self.workers):
             if before is None or before.file != place.file:
                 before = place
-            if isinstance(batch, Lines):  # judged without knowing how much stands before it
+            if isinstance(batch, Span):
+                self.advance(batch.size)
+            if isinstance(batch, Lines | Span):  # judged without knowing how much stands before it
                 part.shift(before.line, before.row)
             before = Place(place.file, before.line + part.lines, before.row + part.rows)
             yield place.file, batch, part
@@ -89,7 +91,7 @@ class Run:
                 yield file, list(read_reply(file))
                 continue
             watch = self.watches[file] = Watch(self.advance)
-            for batch in read_batches(file, options.delimiter, watch):
+            for batch in read_batches(file, options.delimiter, watch, spans=self.workers > 1):
                 yield file, batch
 
     def _dropped(self, batch: int) -> dict[int, Note]:
@@ -101,13 +103,12 @@ class Run:
 
 
 def finish(report: Report, problems: Iterable[Problem], files: list[Path]) -> None:
-    """Close a report with what rows are to each other. A set without any row is an error."""
+    """End a report with what rows are to each other. A set without any row is an error."""
     for problem in problems:
         report.add(problem)
     if report.valid == 0 and not report.errors_by_code:
         text = "the data holds no whole row" if report.rows else "the data holds no row"
         report.add(Problem("no-rows", text, file=str(files[0]) if len(files) == 1 else None))
-    report.close()
 
 
 class _Teller:
@@ -126,9 +127,9 @@ class _Teller:
         report.valid += part.valid
         report.repaired.update(part.repaired)
         once = set()
-        for problem in part.problems:
+        for at, problem in enumerate(part.problems):
             if problem.code not in self.said:
-                report.add(problem)
+                report.add(self._explained(problem, part.hints.get(at)))
             if problem.code in part.once:
                 once.add(problem.code)
         self.said |= once
@@ -139,6 +140,14 @@ class _Teller:
                 self._mixed(layout, rows, line)
         self.lines += part.lines
         self.rows += part.rows
+
+    def _explained(self, problem: Problem, hint: str | None) -> Problem:
+        """With what the schema says, for the first few of a code in the whole run, however it is cut into batches."""
+        told = self.report.explained
+        told[problem.code] += 1
+        if hint is None or told[problem.code] > EXPLAINED_ROWS:
+            return problem
+        return replace(problem, message=f"{problem.message} ({hint})")
 
     def _mixed(self, layout: str, rows: int, line: int) -> None:
         self.report.repaired["mixed-layouts"] += rows

@@ -14,10 +14,10 @@ from gemma_trainer.data.lengths import guessed_tokens
 from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.notes import Note, Notes
 from gemma_trainer.data.options import Checked, Options, Place
-from gemma_trainer.data.reading.raw import REJECT_KEYS, Batch, Lines, RawRow
-from gemma_trainer.data.reading.read_json import rows_of
+from gemma_trainer.data.reading.raw import REJECT_KEYS, Batch, Lines, RawRow, Span
+from gemma_trainer.data.reading.read_lines import rows_of
 from gemma_trainer.data.running.keys import Keys
-from gemma_trainer.data.running.part import Part
+from gemma_trainer.data.running.part import EXPLAINED_ROWS, Part
 from gemma_trainer.data.running.plain import PlainRows
 from gemma_trainer.data.running.plain_pairs import PlainPairs
 from gemma_trainer.families.family import RenderError
@@ -30,8 +30,6 @@ ONCE = frozenset({"layout-converted", "text-plain", "text-rendered"})
 MENDED = frozenset(
     {"encoding-unsupported", "lone-carriage-returns", "byte-order-mark", "not-json-lines", "json-extra-data"}
 )
-
-_EXPLAINED_A_BATCH = 3
 
 
 class Sink(Protocol):
@@ -73,6 +71,8 @@ class Judge:
     def part(self, batch: Batch, place: Place, split: str | None = None, drop: dict[int, Note] | None = None) -> Part:
         """`split` is the part of the data that the file belongs to, where that is told; `drop` are rows of the batch,
         counted from 0, that are refused as repeats of others."""
+        if isinstance(batch, Span):
+            batch = batch.read(place.file)
         run = _Run(self, place, split, drop or {})
         if self.measure:
             self.measure.look_ahead(batch.lines if isinstance(batch, Lines) else [])
@@ -137,7 +137,7 @@ class _Run:
             if self.options.max_length and (tokens := guessed_tokens(data)) > self.options.max_length:
                 text = f"about {tokens} tokens, over --max-length {self.options.max_length}"
                 notes.fault("over-length", text)
-            if self.judge.measure and not _is_refused(notes):
+            if self.judge.measure and not is_refused(notes):
                 self._measure(data, notes)
         self._take(self._judged(item, data, notes))
 
@@ -154,7 +154,7 @@ class _Run:
         self.part.sums.bias.add(len(answer_text(data["chosen"])), len(answer_text(data["rejected"])))
         if expected is not None and ("margin" in data) != expected:
             this, first = ("no", "one") if expected else ("a", "none")
-            notes.fault("margin-missing", f"{this} margin here, {first} in the first row", "margin")
+            notes.fault("margin-missing", f"{this} margin here, {first} in the first valid row", "margin")
 
     def _measure(self, data: dict, notes: Notes) -> None:
         try:
@@ -165,11 +165,15 @@ class _Run:
     def _judged(self, raw: RawRow, data: dict | None, notes: Notes) -> Checked:
         """The row with its problems told to the part."""
         part = self.part
-        refused = data is None or _is_refused(notes) or part.rows in self.drop
+        refused = data is None or is_refused(notes) or part.rows in self.drop
         part.valid += not refused
-        problems = [self._problem(self._explained(note, raw), raw) for note in notes.found]
+        problems = [self._problem(note, raw) for note in notes.found]
         tellable = problems + [self._problem(note, raw) for note in notes.repairs] if self.judge.told else problems
-        part.problems += [problem for problem in tellable if problem.code not in self.said]
+        for problem in tellable:
+            if problem.code in EXPLAINED and self.explained[problem.code] < EXPLAINED_ROWS:
+                self._explain(problem, raw)
+            if problem.code not in self.said:
+                part.problems.append(problem)
         once = ONCE | {"unknown-columns"} if raw.header else ONCE
         self.said.update(problem.code for problem in tellable if problem.code in once)
         part.once |= self.said
@@ -178,13 +182,11 @@ class _Run:
             part.repaired.update(repairs)
         return Checked(raw, None if refused and not self.judge.keep_faulty else data, problems, repairs, self.file)
 
-    def _explained(self, note: Note, raw: RawRow) -> Note:
-        """The note with what the schema of rows says, for the first few of a kind."""
-        if note.code not in EXPLAINED or self.explained[note.code] >= _EXPLAINED_A_BATCH:
-            return note
-        self.explained[note.code] += 1
-        told = explain(unwrapped(raw.value), self.options.task, note.path)
-        return note._replace(message=f"{note.message} ({told})") if told else note
+    def _explain(self, problem: Problem, raw: RawRow) -> None:
+        """Note what the schema of rows says of the problem that is told next."""
+        self.explained[problem.code] += 1
+        if told := explain(unwrapped(raw.value), self.options.task, problem.path):
+            self.part.hints[len(self.part.problems)] = told
 
     def _problem(self, note: Note, raw: RawRow) -> Problem:
         """Unknown columns of a table are a fault of the line that names them."""
@@ -201,5 +203,6 @@ def unwrapped(value: object) -> object:
     return value["input"] if isinstance(value, dict) and value.keys() == REJECT_KEYS else value
 
 
-def _is_refused(notes: Notes) -> bool:
+def is_refused(notes: Notes) -> bool:
+    """Whether what was found refuses a row."""
     return any(CODES[note.code].severity == "error" for note in notes.found)

@@ -9,6 +9,8 @@ from gemma_trainer.data.running.keys import Keys
 from gemma_trainer.data.running.sums import Sums
 from gemma_trainer.rows.problems import Problem
 
+EXPLAINED_ROWS = 3  # of each code
+
 
 @dataclass
 class Part:
@@ -21,6 +23,7 @@ class Part:
     layouts: dict[str, list[int]] = field(default_factory=dict)
     repaired: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
+    hints: dict[int, str] = field(default_factory=dict)  # {index of a problem: what the schema says}
     sums: Sums = field(default_factory=Sums)
     size: tuple[int, int, int] | None = None  # of the row at hand: longest side, trained, all tokens
     once: set[str] = field(default_factory=set)  # codes that are told once a file

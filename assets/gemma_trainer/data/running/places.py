@@ -7,8 +7,8 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.reading.raw import Batch, Lines, RawRow
-from gemma_trainer.data.reading.read_json import lines_of_rows
+from gemma_trainer.data.reading.raw import Batch, RawRow, Span
+from gemma_trainer.data.reading.read_lines import lines_of_rows
 from gemma_trainer.data.running.part import Part
 
 
@@ -41,9 +41,10 @@ class Places:
     def add(self, file: Path, batch: Batch, part: Part, line: int, row: int) -> None:
         """A batch before which `line` lines and `row` rows of its file stand."""
         lines = None
-        if not isinstance(batch, Lines):
+        if isinstance(batch, list):
             lines = array("Q", [item.line or 0 for item in batch if isinstance(item, RawRow)])
         elif part.rows != part.lines or any(problem.code == "json-extra-data" for problem in part.problems):
+            batch = batch.read(file) if isinstance(batch, Span) else batch
             lines = array("Q", [line + at for at in lines_of_rows(batch, file)])
         self.starts.append(self.rows)
         self.blocks.append(_Block(file, line, row, lines))

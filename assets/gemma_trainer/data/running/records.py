@@ -37,7 +37,8 @@ def find_record(path: Path, settings: dict, file: Path) -> dict | None:
         record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return record if record.get(_SETTINGS) == settings and record.get("stored") == _stored(file) else None
+    whole = all(path.with_suffix(suffix).exists() for suffix in (".keys", ".problems"))
+    return record if whole and record.get(_SETTINGS) == settings and record.get("stored") == _stored(file) else None
 
 
 def write_record(path: Path, run: Run, settings: dict, data_hash: str) -> dict:
@@ -82,7 +83,7 @@ class Merged:
         self.records = [record for _, record in stored]
         self.comparison = Comparison(self.records[0][_SETTINGS]["task"] if stored else "sft")
         for path, record in stored:
-            self._add(record, path.with_suffix(".keys"))
+            self._add(record, path)
         problems = chain(self.comparison.problems(self.places), self.sums.problems())
         finish(report, problems, [Path(record["file"]) for record in self.records])
 
@@ -96,7 +97,7 @@ class Merged:
         whole.update("\n".join(digests).encode())
         return whole.hexdigest()
 
-    def _add(self, record: dict, keys: Path) -> None:
+    def _add(self, record: dict, path: Path) -> None:
         report, file = self.report, Path(record["file"])
         report.rows += record["rows"]
         report.valid += record["valid"]
@@ -104,14 +105,16 @@ class Merged:
         report.repaired.update(record["repaired"])
         left = dict(record["counts"])
         problems = [Problem(**problem) for problem in record["problems"]]
+        with path.with_suffix(".problems").open(encoding="utf-8") as told:
+            report.write(told)
         for problem in problems:
             more = left[problem.code] - sum(other.code == problem.code for other in problems)
-            report.add(problem, times=1 + more)
+            report.add(problem, times=1 + more, written=True)
             left[problem.code] -= more
         self.sums.merge(Sums.from_dict(record["sums"]))
         self.comparison.names.update(dict(record["names"]))
         if any(record["tables"].values()):
-            with keys.open("rb") as stored:
+            with path.with_suffix(".keys").open("rb") as stored:
                 self.comparison.read(stored, record["tables"], self.places.rows)
         self.places.add_file(file, record["rows"], record["one_row_a_line"])
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 
 from gemma_trainer.rows.problems import INTERNAL, Failure
 
 _AHEAD = 3  # tasks a worker that wait or run at a time: memory stays flat
 
 
-def can_fork() -> bool:
-    return "fork" in multiprocessing.get_all_start_methods()
-
-
 def in_processes(work: Callable, tasks: Iterable[tuple], workers: int) -> Iterator[tuple[tuple, object]]:
     """(task, work(*task)) in order. Workers are forked and share what is loaded. Raises Failure when one dies."""
+    import multiprocessing  # slow to import, and most runs need one process
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     global _work
     _work = work
     waiting: deque = deque()
