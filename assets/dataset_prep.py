@@ -176,11 +176,14 @@ def run(args: argparse.Namespace) -> cli.Outcome:
         raise Failure(USAGE, "usage", "convert needs --out FILE")
     if request.shard != (1, 1) and not args.records:
         raise Failure(USAGE, "usage", "--shard needs --records DIR, from which merge-reports adds the shards up")
+    if "-" in args.data and getattr(args, "records", None):
+        raise Failure(USAGE, "usage", "--records keeps results of files, and - is none", fix="Name files or folders.")
     session = Session(request)
     command = {"validate": _validate, "convert": _convert, "inspect": _inspect, "split": _split, "stats": _stats}
     with session.report, cli.progress(session.stored_bytes, args.action) as session.advance:
         outcome = command[args.action](args, session)
     outcome.result["notes"] = session.notes
+    outcome.next = [] if args.action in ("inspect", "stats") and "-" in args.data else outcome.next  # stdin is gone
     return outcome
 
 

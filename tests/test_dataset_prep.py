@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma_trainer.data import prepare
 from preparing import GOOD, assistant, chat, codes, lines, prep, row_validator, user
 from scripts import ASSETS, run
 
@@ -161,6 +162,16 @@ def test_stdin():
     words = [sys.executable, str(ASSETS / "dataset_prep.py"), "validate", "-", "--json"]
     done = subprocess.run(words, input=data, capture_output=True, timeout=60)
     assert done.returncode == 0 and json.loads(done.stdout)["result"]["rows"] == 3
+
+
+@pytest.mark.parametrize(
+    ("cores", "long", "workers", "told"), [(8, -1, 1, True), (8, -1, 2, False), (1, -1, 1, False), (8, 60, 1, False)]
+)
+def test_idle_cores_are_told_after_a_long_run(monkeypatch, cores, long, workers, told):
+    monkeypatch.setattr(prepare, "usable_cores", lambda: cores)
+    monkeypatch.setattr(prepare, "LONG", long)
+    notes = prep("validate", CASES / "008-crlf.jsonl", "--workers", workers)[1]["result"]["notes"]
+    assert any("8 cores are there: --workers 8" in note for note in notes) is told
 
 
 def test_next_commands_can_be_pasted(tmp_path):

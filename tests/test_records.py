@@ -100,6 +100,39 @@ def test_every_problem_of_a_file_is_kept(folder, tmp_path):
     assert {"json-cut", "mixed-layouts"} <= {problem["code"] for problem in told}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_report_takes_the_problems_of_all_records(folder, tmp_path, workers):
+    """Those of the first run, of one that finds all records, and of the shards added up are those of a plain run."""
+
+    def told(action, *words) -> list:
+        file = tmp_path / "report.jsonl"
+        prep(action, *words, "--max-errors", 2, "--report", file, "--overwrite")
+        problems = map(json.loads, file.read_text("utf-8").splitlines())
+        return sorted((p["code"], p["file"], p["row"] or 0, p["severity"]) for p in problems)
+
+    plain, records = told("validate", folder), tmp_path / "records"
+    assert len(plain) > 100
+    for _ in range(2):
+        assert told("validate", folder, "--records", records, "--workers", workers) == plain
+    assert told("merge-reports", records) == plain
+
+
+def test_a_record_counts_with_all_that_belongs_to_it(folder, tmp_path):
+    records = tmp_path / "records"
+    first = prep("validate", folder, "--records", records)[1]
+    for suffix in ("keys", "problems", "record"):
+        next(records.glob(f"part-06*.{suffix}")).unlink()
+        assert counts(prep("validate", folder, "--records", records)[1]) == counts(first)
+
+
+def test_merging_never_replaces_a_report_unasked(folder, tmp_path):
+    records, file = tmp_path / "records", tmp_path / "report.jsonl"
+    prep("validate", folder, "--records", records)
+    file.write_text("mine")
+    assert prep("merge-reports", records, "--report", file)[1]["errors"][0]["code"] == "output-exists"
+    assert file.read_text() == "mine" and prep("merge-reports", records, "--report", file, "--overwrite")[0] == 3
+
+
 @pytest.mark.slow
 def test_a_killed_job_goes_on_where_it_was(folder, tmp_path):
     for file in folder.iterdir():

@@ -14,7 +14,7 @@ from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.options import DEFAULT_FAMILY, Checked, Options, Row
 from gemma_trainer.data.reading.raw import RawRow
 from gemma_trainer.data.reading.read import read_rows
-from gemma_trainer.data.reading.sources import expand
+from gemma_trainer.data.reading.sources import expand, home
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running.engine import Run
 from gemma_trainer.data.running.judge import Judge, is_refused, unwrapped
@@ -83,7 +83,7 @@ def with_margin(files: list[Path], options: Options) -> Options:
         return options
     for file, item in islice(_readable(files, options.delimiter), FIRST_VALID):
         notes = Notes()
-        row, _ = process(item.value, options, Setting(options.family, file.parent, options.renders_reasoning), notes)
+        row, _ = process(item.value, options, Setting(options.family, home(file), options.renders_reasoning), notes)
         if row is not None and not is_refused(notes):
             return replace(options, has_margin="margin" in row)
     return options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,14 @@ from gemma_trainer.data.running.engine import Run
 from gemma_trainer.data.running.judge import Judge, Sink
 from gemma_trainer.data.running.records import Merged, find_record, read_records, record_path, write_record, write_shard
 from gemma_trainer.data.running.repeats import REPEATS, Comparison
+from gemma_trainer.data.running.workers import usable_cores
 from gemma_trainer.data.shape import Shapes
 from gemma_trainer.data.split import EVAL, TRAIN, Splitter, write_sides
 from gemma_trainer.data.stats import Stats
 from gemma_trainer.data.view import view_rows
 from gemma_trainer.rows.problems import STOPPED, USAGE, Failure, Problem
 
+LONG = 20  # seconds that one process may take before it is told that there could be more
 _SPLIT_NAMES = re.compile(r"(?:^|[^a-z])(train|eval|valid|validation|val|dev|test|heldout)(?:[^a-z]|$)")
 
 
@@ -93,7 +96,9 @@ class Session:
         """
         if records is not None:
             return self._validate_files(records)
+        started = time.monotonic()
         run = self._pass(self._judge())
+        self._suggest_workers(time.monotonic() - started)
         return self._validated(run.sums.lengths, data_hash(self.files, run.watches))
 
     def convert(self, out: Path, rejects: Path | None, target: str = "messages") -> dict:
@@ -160,6 +165,11 @@ class Session:
             "stats": stats.as_dict(self.request.max_length),
             "duplicates": self._duplicates(run.comparison),
         }
+
+    def _suggest_workers(self, seconds: float) -> None:
+        cores = usable_cores()
+        if self.request.workers == 1 < cores and seconds > LONG:
+            self.notes.append(f"{cores} cores are there: --workers {cores} shares the work")
 
     def _judge(self, sink: Sink | None = None) -> Judge:
         return Judge(self.options, Measure(self.model, self.request.max_length) if self.model.tokenizer else None, sink)

@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
+from gemma_trainer.data.reading.sources import shown
 from gemma_trainer.rows.problems import Problem
 
 MAX_ERRORS = 20
@@ -46,6 +48,8 @@ class Report:
 
     def add(self, problem: Problem, times: int = 1, written: bool = False) -> None:
         """A problem that stands for `times` rows; `written` where its line went to the file already."""
+        if problem.file is not None and (name := shown(problem.file)) != problem.file:
+            problem = replace(problem, file=name)
         is_error = problem.is_error
         counts = self.errors_by_code if is_error else self.warnings_by_code
         new = problem.code not in counts

@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gemma_trainer.data.running.workers import usable_cores
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -57,13 +59,7 @@ def detect() -> Hardware:
     gpus = _nvidia_gpus()
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     kind = "cuda" if gpus else "mps" if apple else "cpu"
-    return Hardware(kind, _cores(), _memory_gib(), f"{platform.system()} {platform.machine()}", gpus)
-
-
-def _cores() -> int:
-    # The cores this process may use: in a container fewer than the machine has.
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    return Hardware(kind, usable_cores(), _memory_gib(), f"{platform.system()} {platform.machine()}", gpus)
 
 
 def _memory_gib() -> float:

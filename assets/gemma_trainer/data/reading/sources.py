@@ -47,6 +47,16 @@ def expand(names: Iterable[str]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
+def shown(file: str | Path | None) -> str | None:
+    """What people call a file: `-` for stdin, else its path."""
+    return None if file is None else "-" if _SPOOLS and str(file) == _SPOOLS[0].name else str(file)
+
+
+def home(file: Path) -> Path:
+    """The folder from which relative paths in a file start: of stdin the current one."""
+    return Path(shown(file)).parent
+
+
 def suffix(path: Path) -> str:
     """The suffix that tells the format, in lower case: `.jsonl` of `rows.JSONL.gz`."""
     suffixes = [part.lower() for part in path.suffixes]

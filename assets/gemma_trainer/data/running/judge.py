@@ -16,6 +16,7 @@ from gemma_trainer.data.notes import Note, Notes
 from gemma_trainer.data.options import Checked, Options, Place
 from gemma_trainer.data.reading.raw import REJECT_KEYS, Batch, Lines, RawRow, Span
 from gemma_trainer.data.reading.read_lines import rows_of
+from gemma_trainer.data.reading.sources import home, shown
 from gemma_trainer.data.running.keys import Keys
 from gemma_trainer.data.running.part import EXPLAINED_ROWS, Part
 from gemma_trainer.data.running.plain import PlainRows
@@ -102,8 +103,8 @@ class _Run:
         self.judge, self.part = judge, Part(Keys(judge.options.task))
         self.place, self.split, self.drop = place, split, drop
         self.options = judge.options
-        self.file = str(place.file)
-        self.setting = Setting(self.options.family, place.file.parent, self.options.renders_reasoning)
+        self.file = shown(place.file)
+        self.setting = Setting(self.options.family, home(place.file), self.options.renders_reasoning)
         self.said: set[str] = set()
         self.explained: Counter[str] = Counter()
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gemma_trainer.data.reading.raw import Batch, RawRow, Span
 from gemma_trainer.data.reading.read_lines import lines_of_rows
+from gemma_trainer.data.reading.sources import shown
 from gemma_trainer.data.running.part import Part
 
 
@@ -65,4 +66,4 @@ class Places:
         at = bisect_right(self.starts, row) - 1
         block, inside = self.blocks[at], row - self.starts[at]
         line = block.line + inside + 1 if block.lines is None else block.lines[inside] or None
-        return Spot(str(block.file), line, block.row + inside + 1)
+        return Spot(shown(block.file), line, block.row + inside + 1)

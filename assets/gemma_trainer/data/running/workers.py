@@ -8,10 +8,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from gemma_trainer.rows.problems import INTERNAL, Failure
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _AHEAD = 3  # tasks a worker that wait or run at a time: memory stays flat
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: in a container fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def in_processes(work: Callable, tasks: Iterable[tuple], workers: int) -> Iterator[tuple[tuple, object]]:
@@ -26,7 +34,9 @@ def in_processes(work: Callable, tasks: Iterable[tuple], workers: int) -> Iterat
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (os.getpid(),))
     try:
         for task in tasks:
-            waiting.append((task, pool.submit(_run, task)))
+            with _undisturbed():  # it may start processes
+                future = pool.submit(_run, task)
+            waiting.append((task, future))
             if len(waiting) >= _AHEAD * workers:
                 done, future = waiting.popleft()
                 yield done, future.result()
@@ -45,6 +55,23 @@ _work: Callable | None = None  # what forked workers do
 
 def _run(task: tuple) -> object:
     return _work(*task)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the end: the interpreter swallows it where it hits a fork, and a pool half started cannot end."""
+    if threading.current_thread() is not threading.main_thread():  # signals are none of its business
+        yield
+        return
+    caught: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: caught.append(got)) for number in _STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        signal.raise_signal(caught[0])
 
 
 def _begin(parent: int) -> None:
