@@ -55,7 +55,7 @@ class Spool:
     def repeats(self) -> list[Repeat]:
         """Every row whose key an earlier one has, in order of rows."""
         found: list[Repeat] = []
-        shares = self.size // _SHARE + 1
+        shares = self.size // _SHARE + 1 if self.keys else 0
         for share in range(shares):
             found += self._repeats_in(share, shares)
         return sorted(found)
@@ -63,8 +63,9 @@ class Spool:
     def _repeats_in(self, share: int, shares: int) -> list[Repeat]:
         seen: set[int] = set()
         doubled: set[int] = set()
-        for _, keys, _ in self._read(tagged=False):
-            mine = _of_share(keys, share, shares)
+        self.keys.seek(0)
+        while block := self.keys.read(8 * _SHARE):
+            mine = _of_share(_array(block), share, shares)
             fresh = set(mine)
             if len(fresh) < len(mine) or not seen.isdisjoint(fresh):
                 for key in mine:
@@ -77,7 +78,7 @@ class Spool:
     def _places_of(self, doubled: set[int]) -> list[Repeat]:
         firsts: dict[int, tuple[int, int]] = {}
         found = []
-        for start, keys, tags in self._read(tagged=True):
+        for start, keys, tags in self._blocks():
             for at, key in enumerate(keys):
                 if key in doubled:
                     tag = tags[at] if tags else 0
@@ -87,13 +88,13 @@ class Spool:
                         firsts[key] = (start + at, tag)
         return found
 
-    def _read(self, tagged: bool) -> Iterator[tuple[int, array, array | None]]:
-        tags = self.tags if tagged else None
-        for file in (self.keys, tags):
-            if file:
-                file.seek(0)
+    def _blocks(self) -> Iterator[tuple[int, array, array | None]]:
+        """(first row, keys, tags) of each batch."""
+        self.keys.seek(0)
+        if self.tags:
+            self.tags.seek(0)
         for start, size in self.blocks:
-            yield start, _array(self.keys, size), _array(tags, size) if tags else None
+            yield start, _array(self.keys.read(8 * size)), _array(self.tags.read(8 * size)) if self.tags else None
 
 
 class Comparison:
@@ -166,9 +167,9 @@ def _at(repeat: Repeat, places: Places) -> str:
     return str(first) if first.file != row.file else f"line {first.line}" if first.line else f"row {first.row}"
 
 
-def _array(file, size: int) -> array:
+def _array(stored: bytes) -> array:
     values = array("Q")
-    values.frombytes(file.read(8 * size))
+    values.frombytes(stored)
     return values
 
 
