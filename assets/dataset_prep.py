@@ -179,6 +179,8 @@ def run(args: argparse.Namespace) -> cli.Outcome:
     if "-" in args.data and getattr(args, "records", None):
         raise Failure(USAGE, "usage", "--records keeps results of files, and - is none", fix="Name files or folders.")
     session = Session(request)
+    if getattr(args, "html", None):
+        check_targets(session.files, [Path(args.html)], args.overwrite)
     command = {"validate": _validate, "convert": _convert, "inspect": _inspect, "split": _split, "stats": _stats}
     with session.report, cli.progress(session.stored_bytes, args.action) as session.advance:
         outcome = command[args.action](args, session)
@@ -217,7 +219,7 @@ def _convert(args: argparse.Namespace, session: Session) -> cli.Outcome:
     if result["rows_out"] and args.to == "messages":
         outcome.next = _train(args, session, [args.out])
     elif result["rows_out"]:
-        outcome.next = [cli.command(__file__, "validate", args.out)]
+        outcome.next = [cli.command(__file__, "inspect", args.out, "--rows", 1)]
     elif result["rejects"]:
         outcome.exit_code = DATA_INVALID
     counts = f"{result['rows']} rows in, {result['rows_out']} out, {result['rejected']} refused"
@@ -264,7 +266,6 @@ def _stats(args: argparse.Namespace, session: Session) -> cli.Outcome:
 
 def _with_page(args: argparse.Namespace, session: Session, outcome: cli.Outcome, views: list[dict]) -> cli.Outcome:
     if args.html:
-        check_targets(session.files, [Path(args.html)], args.overwrite)
         facts = {**outcome.result, "data": args.data, "max_length": args.max_length, "next": outcome.next}
         write_page(args.html, facts, facts.get("stats", {}), views, [*outcome.errors, *outcome.warnings])
         outcome.result["html"] = args.html

@@ -151,3 +151,11 @@ def test_a_killed_job_goes_on_where_it_was(folder, tmp_path):
     assert counts(json.loads(done.stdout)) == counts(prep("validate", folder)[1])
     assert not list(records.glob(".*"))
     shutil.rmtree(records)
+
+
+def test_a_shard_without_a_file_is_finished(folder, tmp_path):
+    records = tmp_path / "records"
+    for number in range(1, 14):
+        code, document = prep("validate", folder, "--shard", f"{number}/13", "--records", records)
+        assert code in (0, 3) and "no-rows" not in document["result"]["errors_by_code"]
+    assert prep("merge-reports", records)[1]["result"]["files"] == 11

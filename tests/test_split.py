@@ -108,3 +108,23 @@ def test_leaks_between_files_that_are_named_as_splits(tmp_path):
 @pytest.mark.parametrize("fraction", ["1", "1.5", "x"])
 def test_fractions_must_leave_both_sides(file, fraction):
     assert prep("split", file, "--eval-fraction", fraction)[0] == 2
+
+
+def test_a_column_that_is_not_there_is_no_group(file):
+    code, document = prep("split", file, "--group", "sorce")
+    assert code == 2 and "sorce" in document["errors"][0]["message"]
+    assert sorted(path.name for path in file.parent.iterdir()) == [file.name]
+
+
+def test_an_empty_side_is_told(tmp_path):
+    file = tmp_path / "few.jsonl"
+    file.write_text(json.dumps(GOOD) + "\n", "utf-8")
+    code, document = prep("split", file, "--eval-fraction", 0.01)
+    assert code == 0 and document["result"]["eval"] is None
+    assert [problem["code"] for problem in document["warnings"]] == ["split-side-empty"]
+
+
+def test_names_of_held_out_files_mean_one_split(tmp_path):
+    for name in ("my-val", "my-eval"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(GOOD) + "\n", "utf-8")
+    assert "split-leak" not in prep("validate", tmp_path)[1]["result"]["warnings_by_code"]

@@ -51,10 +51,11 @@ class Writer:
         if checked.data is not None:
             notes = Notes()
             line = self._line(checked.data, Path(checked.file).parent, part, notes)
+            place = checked.file, checked.raw.line, checked.raw.row
+            part.problems += [Problem(note.code, note.message, *place, note.path) for note in notes.repairs]
             if line is not None:
                 written.lines.append(line)
                 return
-            place = checked.file, checked.raw.line, checked.raw.row
             found = [Problem(note.code, note.message, *place, note.path) for note in notes.found]
             part.problems += found
             part.valid -= 1
@@ -83,7 +84,7 @@ class Writer:
         except (TypeError, ValueError):
             notes.fault("not-json", "the row holds a value that JSON cannot hold")
             return None
-        part.repaired.update(note.code for note in notes.repairs)
+        part.repaired.update(notes.silent)
         return line
 
 

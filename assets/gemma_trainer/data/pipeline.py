@@ -27,6 +27,7 @@ __all__ = [
     "Checked",
     "Options",
     "Row",
+    "check_columns",
     "check_files",
     "first_task",
     "load_rows",
@@ -70,7 +71,7 @@ def first_task(files: list[Path], task: str, delimiter: str | None = None, mappi
     """`task` itself, or for "auto" the one that the first row is made for. Raises Failure for a mapping without use."""
     values = [item.value for _, item in islice(_readable(files, delimiter), LOOKED_AT if mapping else 1)]
     if mapping:
-        _check_mapping(mapping, values)
+        _check_columns(mapping.values(), values, "--map")
     value = values[0] if values else None
     if isinstance(value, dict) and mapping:
         value = {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
@@ -89,12 +90,18 @@ def with_margin(files: list[Path], options: Options) -> Options:
     return options
 
 
-def _check_mapping(mapping: Mapping, values: list[object]) -> None:
-    """Raises Failure (exit 2) for a column that no row has: a typing error would otherwise change what is read."""
+def check_columns(files: list[Path], delimiter: str | None, columns: Iterable[str], flag: str) -> None:
+    """Raises Failure (exit 2) for a column that none of the first rows has."""
+    values = [item.value for _, item in islice(_readable(files, delimiter), LOOKED_AT)]
+    _check_columns(columns, values, flag)
+
+
+def _check_columns(wanted: Iterable[str], values: list[object], flag: str) -> None:
+    """A typing error would otherwise change what is read."""
     columns = list(dict.fromkeys(name for value in values if isinstance(value, dict) for name in value))
-    lacking = [column for column in mapping.values() if column not in columns]
+    lacking = [column for column in wanted if column not in columns]
     if columns and lacking:
-        text = f"--map names columns that the data has not: {', '.join(lacking)}"
+        text = f"{flag} names columns that the data has not: {', '.join(lacking)}"
         raise Failure(USAGE, "usage", f"{text} (it has {', '.join(columns)[:200]})", fix="Name columns of the data.")
 
 

@@ -15,7 +15,8 @@ from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.options import Options
 from gemma_trainer.data.output import check_targets
-from gemma_trainer.data.pipeline import check_files, first_task, parse_mapping, with_margin
+from gemma_trainer.data.pipeline import check_columns, check_files, first_task, parse_mapping, with_margin
+from gemma_trainer.data.reading.hashing import algorithm
 from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.report import MAX_ERRORS, Report
 from gemma_trainer.data.running.engine import Run
@@ -31,6 +32,7 @@ from gemma_trainer.rows.problems import STOPPED, USAGE, Failure, Problem
 
 LONG = 20  # seconds that one process may take before it is told that there could be more
 _SPLIT_NAMES = re.compile(r"(?:^|[^a-z])(train|eval|valid|validation|val|dev|test|heldout)(?:[^a-z]|$)")
+_SAME_SPLIT = dict.fromkeys(("valid", "validation", "val", "dev", "heldout"), "eval")
 
 
 @dataclass
@@ -122,11 +124,16 @@ class Session:
 
     def split(self, train: Path, held_out: Path, eval_fraction: float, seed: int, group: str | None) -> dict:
         """Rows on two sides that share no prompt. Raises Failure."""
+        if group is not None:
+            check_columns(self.files, self.options.delimiter, [group], "--group")
         rejects = _beside(train, "rejects")
         check_targets(self.files, [train, held_out, rejects], self.request.overwrite)
         run = self._run(Judge(self.options, sink=Splitter(train.parent, eval_fraction, seed, group), told=False))
         counts = write_sides(run, train, held_out, rejects)
         self._tell_refused(counts["rejected"], self.report.rows, rejects)
+        for side in (TRAIN, EVAL):
+            if not counts[side] and self.report.valid:
+                self.report.add(Problem("split-side-empty", f"no row fell on the {side} side"))
         files = {TRAIN: train, EVAL: held_out, "rejects": rejects}
         return {
             **self._facts(),
@@ -233,6 +240,7 @@ class Session:
             "delimiter": options.delimiter,
             "max_length": self.request.max_length,
             "has_margin": options.has_margin,
+            "hash": algorithm(),
         }
 
     def _tell_refused(self, refused: int, read: int, file: Path) -> None:
@@ -303,5 +311,7 @@ def _beside(file: Path, what: str) -> Path:
 
 def _splits(files: list[Path]) -> dict[Path, str]:
     """The split that each file's name tells, where they tell several."""
-    told = {file: match[1] for file in files if (match := _SPLIT_NAMES.search(file.name.lower()))}
+    told = {
+        file: _SAME_SPLIT.get(match[1], match[1]) for file in files if (match := _SPLIT_NAMES.search(file.name.lower()))
+    }
     return told if len(set(told.values())) > 1 else {}

@@ -257,6 +257,7 @@ ACROSS: Entries = {
     "duplicate-row": (WARNING, "The same row stands in the data twice.", "`convert --repair drop-duplicates` moves repeats to the rejects."),
     "duplicate-prompt": (WARNING, "The same prompt, case and blanks aside, stands in the data twice.", "`convert --repair drop-duplicates` moves repeats to the rejects."),
     "duplicate-id": (WARNING, "Two rows have the same id.", "Give each row its own id."),
+    "split-side-empty": (WARNING, "A side of the split has no row.", "Take another --eval-fraction, or more rows."),
     "split-leak": (WARNING, "The same prompt is in several splits.", "Split by prompt, not by row."),
 }  # fmt: skip
 

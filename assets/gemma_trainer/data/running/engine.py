@@ -19,7 +19,7 @@ from gemma_trainer.data.running.part import EXPLAINED_ROWS, Part
 from gemma_trainer.data.running.places import Places
 from gemma_trainer.data.running.repeats import Comparison
 from gemma_trainer.data.running.sums import Sums
-from gemma_trainer.data.running.workers import in_processes
+from gemma_trainer.data.running.workers import can_fork, in_processes
 from gemma_trainer.rows.problems import Problem
 
 
@@ -43,9 +43,13 @@ class Run:
         self.places = Places()
         self.comparison = Comparison(self.judge.options.task)
 
+    @property
+    def _in_parallel(self) -> bool:
+        return self.workers > 1 and can_fork()
+
     def parts(self) -> Iterator[Part]:
         """The parts in order, each after it was told to the report."""
-        judged = self._in_order() if self.workers == 1 else self._in_processes()
+        judged = self._in_processes() if self._in_parallel else self._in_order()
         teller = None
         for file, batch, part in judged:
             if teller is None or teller.file != file:
@@ -91,7 +95,7 @@ class Run:
                 yield file, list(read_reply(file))
                 continue
             watch = self.watches[file] = Watch(self.advance)
-            for batch in read_batches(file, options.delimiter, watch, spans=self.workers > 1):
+            for batch in read_batches(file, options.delimiter, watch, spans=self._in_parallel):
                 yield file, batch
 
     def _dropped(self, batch: int) -> dict[int, Note]:
@@ -106,7 +110,7 @@ def finish(report: Report, problems: Iterable[Problem], files: list[Path]) -> No
     """End a report with what rows are to each other. A set without any row is an error."""
     for problem in problems:
         report.add(problem)
-    if report.valid == 0 and not report.errors_by_code:
+    if files and report.valid == 0 and not report.errors_by_code:
         text = "the data holds no whole row" if report.rows else "the data holds no row"
         report.add(Problem("no-rows", text, file=str(files[0]) if len(files) == 1 else None))
 

@@ -22,6 +22,11 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+def can_fork() -> bool:
+    """Workers share what is loaded; where that is not possible, one process does the work."""
+    return hasattr(os, "fork")
+
+
 def in_processes(work: Callable, tasks: Iterable[tuple], workers: int) -> Iterator[tuple[tuple, object]]:
     """(task, work(*task)) in order. Workers are forked and share what is loaded. Raises Failure when one dies."""
     import multiprocessing  # slow to import, and most runs need one process
