@@ -216,7 +216,9 @@ def _convert(args: argparse.Namespace, session: Session) -> cli.Outcome:
     if args.rejects and result["rows_out"] and not report.file_errors:
         outcome.errors = []  # the rejects file holds them, row by row
         outcome.exit_code = DATA_INVALID if args.strict and outcome.warnings else OK
-    if result["rows_out"] and args.to == "messages":
+    if report.file_errors:
+        outcome.next = [_command(args, "validate")]  # what is left of a damaged file is not the data
+    elif result["rows_out"] and args.to == "messages":
         outcome.next = _train(args, session, [args.out])
     elif result["rows_out"]:
         outcome.next = [cli.command(__file__, "inspect", args.out, "--rows", 1)]

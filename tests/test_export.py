@@ -215,3 +215,16 @@ def test_token_ids_are_those_of_the_model(tmp_path):
     kept = [token for token, label in zip(made["input_ids"], made["labels"], strict=True) if label != -100]
     assert model.tokenizer.backend.decode(kept, skip_special_tokens=False).strip() == "b<end_of_turn>"
     assert read(made) == made and export_row(made, "pretokenized", model) == made
+
+
+@pytest.mark.parametrize("target", ["prompt-completion", "sharegpt", "alpaca", "openai", "gemini"])
+@pytest.mark.parametrize(
+    "more", [{"instruction": ""}, {"conversations": []}, {"completions": [1], "labels": "nan"}, {"question": "q", "answer": 5},
+             {"contents": 5, "instruction": "x"}, {"label": True}, {"responses": ["x"], "scores": [1]}, {"text": [0], "input_ids": "x"}],
+    ids=lambda more: "-".join(more),
+)  # fmt: skip
+def test_no_column_beside_makes_it_another_form(target, more):
+    """Whatever the row held beside its messages, what was written reads as those messages."""
+    made, told = exported({**GOOD, **more}, target)
+    assert read(made)["messages"] == GOOD["messages"]
+    assert "export-lossy" in told or more.items() <= made.items()

@@ -397,3 +397,27 @@ def test_no_bytes_make_it_fail(tmp_path, chunks, name, task, family):
     assert report.rows or report.errors_by_code
     for problem in [*report.errors, *report.warnings]:
         json.dumps(problem.as_dict(), ensure_ascii=False).encode("utf-8")
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.txt", "rows.json"])
+def test_rows_that_are_left_of_an_array_lose_nothing(tmp_path, name):
+    """Every line ends in a comma, as when the brackets were taken off; the last one may not."""
+    for last in (",", ""):
+        rows = [json.dumps({"messages": [{"role": "user", "content": f"{n}?"}]}) for n in range(60)]
+        items = read(tmp_path, (",\n".join(rows) + last + "\n").encode(), name)
+        assert len(values(items)) == 60 and set(faults(items)) <= {("json-extra-data", n + 1) for n in range(60)}
+
+
+@pytest.mark.parametrize("bad", ["{'a': 1}", '{"a": 1,}', '{"a": "\\d"}', '{"a": True}'])
+def test_lines_that_are_all_bad_are_told_one_by_one(tmp_path, bad):
+    items = read(tmp_path, (bad + "\n").encode() * 30, "rows.jsonl")
+    assert [item.line for item in items] == list(range(1, 31)) and all(item.fault for item in items)
+
+
+def test_hidden_files_and_empty_names_are_no_data(tmp_path):
+    for name in ("a.jsonl", "._a.jsonl", ".ipynb_checkpoints/a.jsonl", "sub/.x/b.jsonl", "sub/b.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("{}\n")
+    assert [file.relative_to(tmp_path).as_posix() for file in expand([str(tmp_path)])] == ["a.jsonl", "sub/b.jsonl"]
+    with pytest.raises(Failure):
+        expand([""])

@@ -96,7 +96,7 @@ class Totals(NamedTuple):
     refused: int
 
 
-def write_rows(run: Run, out: Path, rejects: Path) -> Totals:
+def write_rows(run: Run, out: Path, rejects: Path, overwrite: bool = False) -> Totals:
     """Write every row of a run, whose sink is a Writer, to `out` or to `rejects` (JSON Lines).
 
     Both appear whole or not at all, and only with rows. A reject holds the row as it was found, its file, line, codes
@@ -104,7 +104,7 @@ def write_rows(run: Run, out: Path, rejects: Path) -> Totals:
     """
     kept = refused = 0
     before = run.report.rows
-    with replacing(out, "wb") as good, replacing(rejects, "wb") as bad:
+    with replacing(out, "wb", overwrite=overwrite) as good, replacing(rejects, "wb", overwrite=overwrite) as bad:
         for part in run.parts():
             if part.taken is None:
                 continue

@@ -35,11 +35,12 @@ def check_targets(files: Iterable[Path], targets: list[Path], overwrite: bool) -
 
 
 @contextmanager
-def replacing(path: Path, mode: str = "w", empty: bool = False) -> Iterator[IO]:
+def replacing(path: Path, mode: str = "w", empty: bool = False, overwrite: bool = True) -> Iterator[IO]:
     """A file, of UTF-8 text or in mode "wb", that takes the place of `path` once it is whole and, unless it may be
     `empty`, holds something.
 
-    Raises Failure: exit 2 where it cannot be written, exit 6 where the disk is full.
+    Raises Failure: exit 2 where it cannot be written, or where without `overwrite` another run has made `path`
+    meanwhile; exit 6 where the disk is full.
     """
     _sweep(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -51,11 +52,24 @@ def replacing(path: Path, mode: str = "w", empty: bool = False) -> Iterator[IO]:
         with file if "b" in mode else io.TextIOWrapper(file, "utf-8", newline="\n") as opened:
             yield opened
         if empty or part.stat().st_size:
+            if not overwrite:
+                _keep_out(part, path)
             part.replace(path)
-        elif path.exists():
+        elif path.exists() and overwrite:
             path.unlink()  # --overwrite: an older file must not pass for this run's
     finally:
         part.unlink(missing_ok=True)
+
+
+def _keep_out(part: Path, path: Path) -> None:
+    """Take the name `path`, unless somebody else has it by now: a link, unlike a rename, replaces nothing."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        text = f"{path} was made by another run meanwhile"
+        raise Failure(USAGE, "output-exists", text, file=str(path)) from None
+    except OSError:  # a file system without links
+        return
 
 
 class _Target(io.FileIO):

@@ -110,7 +110,7 @@ class Session:
         run = self._run(Judge(self.options, sink=Writer(out.parent, target, self.model), told=False))
         if "drop-duplicates" in self.options.asked:
             run.drop, run.starts = self._repeats()
-        written = write_rows(run, out, refused_to)
+        written = write_rows(run, out, refused_to, self.request.overwrite)
         self._tell_refused(written.refused, written.read, refused_to)
         return {
             **self._facts(),
@@ -129,7 +129,7 @@ class Session:
         rejects = _beside(train, "rejects")
         check_targets(self.files, [train, held_out, rejects], self.request.overwrite)
         run = self._run(Judge(self.options, sink=Splitter(train.parent, eval_fraction, seed, group), told=False))
-        counts = write_sides(run, train, held_out, rejects)
+        counts = write_sides(run, train, held_out, rejects, self.request.overwrite)
         self._tell_refused(counts["rejected"], self.report.rows, rejects)
         for side in (TRAIN, EVAL):
             if not counts[side] and self.report.valid:

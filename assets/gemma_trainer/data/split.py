@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gemma_trainer.data.convert import Writer, Written
@@ -79,10 +80,11 @@ class Splitter(Writer):
         part.keys.put_prompt(part.rows, prompt, EVAL if held_out else TRAIN)
 
 
-def write_sides(run: Run, train: Path, held_out: Path, rejects: Path) -> dict[str, int]:
+def write_sides(run: Run, train: Path, held_out: Path, rejects: Path, overwrite: bool = False) -> dict[str, int]:
     """Write the rows of a run, whose sink is a Splitter, to three files, each whole or not at all. Raises Failure."""
     counts = {TRAIN: 0, EVAL: 0, "rejected": 0}
-    with replacing(train, "wb") as one, replacing(held_out, "wb") as other, replacing(rejects, "wb") as bad:
+    place = partial(replacing, mode="wb", overwrite=overwrite)
+    with place(train) as one, place(held_out) as other, place(rejects) as bad:
         for part in run.parts():
             sides = part.taken
             if sides is None:

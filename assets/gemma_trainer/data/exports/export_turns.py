@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from gemma_trainer.data.checking.links import call_of
+from gemma_trainer.data.layouts.registry import reader_of
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.rows.content import media_of, text_of
 from gemma_trainer.rows.roles import ASSISTANT, TOOL
@@ -17,11 +18,19 @@ def lossy(notes: Notes, what: str, path: str) -> None:
 
 
 def beside(made: dict, row: dict, used: tuple[str, ...], notes: Notes) -> dict:
-    """The exported row with the columns that are left of the canonical one, all but those that `made` has itself."""
-    rest = {name: value for name, value in row.items() if name not in used}
-    for name in rest.keys() & made.keys():
-        lossy(notes, f"the form uses the name of the column `{name}`, which is left out", name)
-    return {**made, **{name: value for name, value in rest.items() if name not in made}}
+    """The exported row with the columns that are left of the canonical one, all but those that `made` has itself or
+    that would make a reader take the row for another form."""
+    out, form = dict(made), reader_of(made)
+    for name, value in row.items():
+        if name in used:
+            continue
+        if name in made:
+            lossy(notes, f"the form uses the name of the column `{name}`, which is left out", name)
+        elif value is not None and reader_of({**out, name: value}) is not form:
+            lossy(notes, f"with the column `{name}` the row would be another form, so it is left out", name)
+        else:
+            out[name] = value
+    return out
 
 
 def plain_text(message: dict, where: str, notes: Notes) -> str:

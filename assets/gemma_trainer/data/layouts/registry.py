@@ -6,7 +6,7 @@ rendered.py and tokenised.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gemma_trainer.data.layouts.layout_base import CONVERSATIONS, Context, Layout
@@ -144,6 +144,12 @@ def detect_layout(fields: Mapping[str, object], task: str) -> str:
     if found is None:
         raise _unknown(fields)
     return found
+
+
+def reader_of(fields: Mapping) -> Callable | None:
+    """What would read a row of these fields: the same of two layouts that differ in name only."""
+    name = _first(fields, "dpo" if is_pair(fields) else "sft")
+    return LAYOUTS[name].read if name else None
 
 
 def _first(fields: Mapping, task: str) -> str | None:

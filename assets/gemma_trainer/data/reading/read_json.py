@@ -21,6 +21,7 @@ _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(WRAPPERS)})"\s*:\s*\[\s*[\[{{\]]
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _BLOCK = 1 << 18
+_LOOKED_AT = 50  # lines, to tell rows from a document
 _MARGIN = 200
 _NEAR_END = 16  # an error this close to the end of the text at hand may be gone once more is read
 
@@ -316,8 +317,15 @@ def _is_lines(head: bytes) -> bool:
         return len(lines) > 1 or not _is_container(value)
     if len(lines) == 1 or _WRAPPED.match(text):
         return not opens_document
+    if all(_fills_line(line) for line in lines[:_LOOKED_AT]):
+        return True
     first = lines[0].lstrip()[0]
-    return any(line[0] == first and parse_text(line)[1] is None for line in lines[1:50])
+    return any(line[0] == first and parse_text(line)[1] is None for line in lines[1:_LOOKED_AT])
+
+
+def _fills_line(line: str) -> bool:
+    """Whether a line goes from brace to brace, with a comma at most behind it: a row, whatever is wrong inside."""
+    return line.startswith("{") and line.rstrip(" \t\r,").endswith("}")
 
 
 def _is_container(value: object) -> bool:

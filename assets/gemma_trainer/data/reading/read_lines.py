@@ -72,7 +72,8 @@ def rows_of(lines: Lines, path: Path, line: int = 0, row: int = 0) -> Iterator[R
         if not values:
             yield bad_row(fault, path, number, row, text)
             continue
-        yield Problem(fault.code, fault.message, file=str(path), line=number)
+        message = "a comma after the row" if len(values) == 1 else fault.message
+        yield Problem(fault.code, message, file=str(path), line=number)
         yield from (RawRow(value, number, row + at) for at, value in enumerate(values))
         row += len(values) - 1
 

@@ -31,6 +31,8 @@ def expand(names: Iterable[str]) -> list[Path]:
     files: list[Path] = []
     for name in names:
         path = Path(name).expanduser()
+        if not name.strip():
+            raise Failure(USAGE, "file-not-found", "a name of DATA is empty", fix="Is a variable of the shell unset?")
         if name == "-":
             files.append(_spooled_stdin())
         elif path.is_dir():
@@ -141,8 +143,14 @@ def _file_hash(path: Path, watch: Watch | None) -> str:
     return watch.digest.hexdigest()
 
 
+def _is_hidden(path: Path) -> bool:
+    """Copies that editors and systems keep beside the data, such as .ipynb_checkpoints, are no data."""
+    return any(part.startswith(".") for part in path.parts)
+
+
 def _files_below(folder: Path) -> Iterator[Path]:
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and suffix(path) in DATA_SUFFIXES]
+    found = [path for path in sorted(folder.rglob("*"))
+             if suffix(path) in DATA_SUFFIXES and path.is_file() and not _is_hidden(path.relative_to(folder))]  # fmt: skip
     if not found:
         raise Failure(USAGE, "file-not-found", f"{folder} holds no data file ({', '.join(DATA_SUFFIXES)})")
     return iter(found)

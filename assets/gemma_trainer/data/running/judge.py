@@ -29,7 +29,14 @@ from gemma_trainer.rows.problems import Problem
 ONCE = frozenset({"layout-converted", "text-plain", "text-rendered"})
 # Faults of a file that reading it gets over without loss: `convert` has mended them in what it writes.
 MENDED = frozenset(
-    {"encoding-unsupported", "lone-carriage-returns", "byte-order-mark", "not-json-lines", "json-extra-data"}
+    {
+        "encoding-unsupported",
+        "lone-carriage-returns",
+        "byte-order-mark",
+        "not-json-lines",
+        "json-extra-data",
+        "json-trailing-comma",  # behind the last row of an array; inside a row it is a fault of that row
+    }
 )
 
 
