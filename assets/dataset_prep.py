@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -36,7 +37,6 @@ from gemma_trainer import cli
 from gemma_trainer.data.checking.repair import ASKED
 from gemma_trainer.data.exports.export import EXPORTS, check_target
 from gemma_trainer.data.layouts.registry import LAYOUT_NAMES, LAYOUTS, TASKS
-from gemma_trainer.data.output import check_targets
 from gemma_trainer.data.pages.page import write_page
 from gemma_trainer.data.prepare import Request, Session, merge_records
 from gemma_trainer.data.report import Report
@@ -44,6 +44,7 @@ from gemma_trainer.data.shape import shape_lines
 from gemma_trainer.data.view import painted
 from gemma_trainer.families.catalogue import family_names
 from gemma_trainer.rows.problems import DATA_INVALID, OK, USAGE, Failure
+from gemma_trainer.rows.visible import visible
 
 ACTIONS = {
     "validate": ("say what is wrong, where, and how to fix it", "train.jsonl --model ./gemma-3-270m-it --json"),
@@ -73,8 +74,10 @@ def separator(text: str) -> str:
 
 def shard(text: str) -> tuple[int, int]:
     number, _, of = text.partition("/")
-    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
-        raise argparse.ArgumentTypeError("I/N with I from 1 to N, such as 3/16")
+    if not (number.isdecimal() and of.isdecimal()):
+        raise argparse.ArgumentTypeError(f"`{text}` is not I/N with I from 1 to N, such as 3/16")
+    if not 1 <= int(number) <= int(of):
+        raise argparse.ArgumentTypeError(f"I of I/N must be from 1 to N, and {number} is not from 1 to {of}")
     return int(number), int(of)
 
 
@@ -179,10 +182,11 @@ def run(args: argparse.Namespace) -> cli.Outcome:
     if "-" in args.data and getattr(args, "records", None):
         raise Failure(USAGE, "usage", "--records keeps results of files, and - is none", fix="Name files or folders.")
     session = Session(request)
-    if getattr(args, "html", None):
-        check_targets(session.files, [Path(args.html)], args.overwrite)
+    session.retry = lambda rejects: _retry(args, session, rejects)
     command = {"validate": _validate, "convert": _convert, "inspect": _inspect, "split": _split, "stats": _stats}
     with session.report, cli.progress(session.stored_bytes, args.action) as session.advance:
+        if getattr(args, "html", None):
+            session.check_targets(Path(args.html))
         outcome = command[args.action](args, session)
     outcome.result["notes"] = session.notes
     outcome.next = [] if args.action in ("inspect", "stats") and "-" in args.data else outcome.next  # stdin is gone
@@ -193,19 +197,25 @@ def _validate(args: argparse.Namespace, session: Session) -> cli.Outcome:
     result = session.validate(Path(args.records) if args.records else None)
     outcome = _outcome(args, session.report, result)
     trainable = args.data
-    if "-" in args.data:
-        pass  # what came through stdin is gone
-    elif result["errors_by_code"] or result["warnings_by_code"].keys() & (result["repaired"].keys() | CONVERTED):
+    # What came through stdin is gone, and one --delimiter does not fit files of different separators.
+    again = "-" not in args.data and session.report.errors_by_code["csv-separator"] in (0, len(session.files))
+    if again and _needs_convert(args, result):
         trainable = [f"{_stem(args.data[0])}.clean.jsonl"]
         rejects = f"{_stem(args.data[0])}.rejects.jsonl"
-        outcome.next = [_command(args, "convert", "--out", trainable[0], "--rejects", rejects)]
-    if result["valid"] and "-" not in trainable:
+        outcome.next = [_command(args, session, "convert", "--out", trainable[0], "--rejects", rejects)]
+    if again and result["valid"]:
         outcome.next += _train(args, session, trainable)
     verdict = "valid" if outcome.exit_code == OK else "NOT valid"
     outcome.summary = f"{verdict}: {result['valid']} of {result['rows']} rows\n" + _summary(result)
     if result["tokens"]:
         outcome.summary += "\ntokens  " + ", ".join(f"{name} {count}" for name, count in result["tokens"].items())
     return outcome
+
+
+def _needs_convert(args: argparse.Namespace, result: dict) -> bool:
+    """Whether the trainers, which have no --map and no --delimiter, want other rows than these."""
+    mended = result["warnings_by_code"].keys() & (result["repaired"].keys() | CONVERTED)
+    return bool(result["errors_by_code"] or mended or args.map or args.delimiter)
 
 
 def _convert(args: argparse.Namespace, session: Session) -> cli.Outcome:
@@ -217,11 +227,11 @@ def _convert(args: argparse.Namespace, session: Session) -> cli.Outcome:
         outcome.errors = []  # the rejects file holds them, row by row
         outcome.exit_code = DATA_INVALID if args.strict and outcome.warnings else OK
     if report.file_errors:
-        outcome.next = [_command(args, "validate")]  # what is left of a damaged file is not the data
+        outcome.next = [_command(args, session, "validate")]  # what is left of a damaged file is not the data
     elif result["rows_out"] and args.to == "messages":
         outcome.next = _train(args, session, [args.out])
     elif result["rows_out"]:
-        outcome.next = [cli.command(__file__, "inspect", args.out, "--rows", 1)]
+        outcome.next = [cli.command(__file__, "inspect", _operand(args.out), "--rows", 1)]
     elif result["rejects"]:
         outcome.exit_code = DATA_INVALID
     counts = f"{result['rows']} rows in, {result['rows_out']} out, {result['rejected']} refused"
@@ -251,8 +261,8 @@ def _inspect(args: argparse.Namespace, session: Session) -> cli.Outcome:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     key = "trained text is green" if colour else "trained text stands in « »"
     views = "\n".join(painted(view, colour) for view in result["rows"])
-    outcome.summary = f"{views}\n--- {key}\n{_summary(result)}"
-    outcome.next = [_command(args, "validate")]
+    outcome.summary = (f"{views}\n--- {key}\n" if views else "") + _summary(result)
+    outcome.next = [_command(args, session, "validate")]
     return _with_page(args, session, outcome, result["rows"])
 
 
@@ -261,7 +271,7 @@ def _stats(args: argparse.Namespace, session: Session) -> cli.Outcome:
     outcome = _outcome(args, session.report, result)
     repeats = "repeats rows {rows}, prompts {prompts}".format(**result["duplicates"])
     outcome.summary = "\n".join([*shape_lines(result["stats"]), repeats, _summary(result)])
-    outcome.next = [_command(args, "inspect", "--html", f"{_stem(args.data[0])}.html")]
+    outcome.next = [_command(args, session, "inspect", "--html", f"{_stem(args.data[0])}.html")]
     views = session.views(SHOWN, "assistant", Report()) if args.html else []
     return _with_page(args, session, outcome, views)
 
@@ -296,15 +306,44 @@ def _summary(result: dict) -> str:
         if result.get(name):
             counts = ", ".join(f"{code} {count}" for code, count in sorted(result[name].items()))
             lines.append(f"{name.split('_')[0]}: {counts}")
-    return "\n".join([*lines, *(f"note: {note}" for note in result["notes"])])
+    return "\n".join([*lines, *(f"note: {visible(note)}" for note in result["notes"])])
 
 
-def _command(args: argparse.Namespace, action: str, *words: str) -> str:
+def _command(args: argparse.Namespace, session: Session, action: str, *words: str) -> str:
+    """The command for the same data, read with the same flags."""
+    delimiter = _separator(args, session)
+    flags = [*_flags(args), *(["--delimiter", delimiter] if delimiter else [])]
+    return cli.command(__file__, action, *map(_operand, args.data), *flags, *words)
+
+
+def _retry(args: argparse.Namespace, session: Session, rejects: Path) -> str:
+    """The command that converts rejects once they are corrected."""
+    repairs, target = getattr(args, "repair", []), getattr(args, "to", "messages")
+    flags = [
+        *_flags(args),
+        *(["--repair", *repairs] if repairs else []),
+        *(["--to", target] if target != "messages" else []),
+    ]
+    return cli.command(__file__, "convert", _operand(rejects), *flags, "--out", f"{_stem(str(rejects))}.clean.jsonl")
+
+
+def _flags(args: argparse.Namespace) -> list[str]:
     given = [("--task", args.task), ("--family", args.family), ("--model", args.model), ("--from", args.layout)]
     flags = [word for flag, value in given if value not in (None, "auto") for word in (flag, value)]
-    flags += ["--map", *args.map] if args.map else []
-    flags += ["--delimiter", args.delimiter] if args.delimiter else []
-    return cli.command(__file__, action, *args.data, *flags, *words)
+    return [*flags, "--map", *args.map] if args.map else flags
+
+
+def _separator(args: argparse.Namespace, session: Session) -> str | None:
+    """The --delimiter that was given, or else the one that every file of another separator than a comma has."""
+    told = {shlex.split(p.fix or "")[2] for p in session.report.errors if p.code == "csv-separator"}
+    separator = told.pop() if len(told) == 1 else args.delimiter
+    return "tab" if separator == "\t" else separator
+
+
+def _operand(name: str | Path) -> str:
+    """A file's name that is not taken for a flag."""
+    name = str(name)
+    return f"./{name}" if name.startswith("-") and name != "-" else name
 
 
 def _train(args: argparse.Namespace, session: Session, data: list[str], held_out: str | None = None) -> list[str]:
@@ -312,7 +351,8 @@ def _train(args: argparse.Namespace, session: Session, data: list[str], held_out
     script = Path(__file__).with_name(TRAINERS.get(session.options.task, "none"))
     if not script.exists() or "pretokenized" in session.report.layouts:  # of which other trainers can make use
         return []
-    evaluation = ["--eval-data", held_out] if held_out else []
+    evaluation = ["--eval-data", _operand(held_out)] if held_out else []
+    data = [_operand(name) for name in data]
     return [cli.command(str(script), "--model", args.model or "MODEL", "--data", *data, *evaluation, "--plan")]
 
 
@@ -322,7 +362,7 @@ def _stem(name: str) -> str:
         return "data"
     path = Path(name.rstrip("/")) if Path(name).name not in ("", ".", "..") else Path(name).resolve()
     plain = path.name.removesuffix(".gz").removesuffix(".zst").replace("*", "").replace("?", "")
-    return str(path.with_name(plain.rsplit(".", 1)[0] or "data"))
+    return _operand(path.with_name(plain.rsplit(".", 1)[0] or "data"))
 
 
 if __name__ == "__main__":

@@ -279,3 +279,21 @@ def test_texts_without_a_watched_mark_have_no_marks(text, family):
     )
     if not any(mark in text for mark in WATCHED):
         assert told <= {"prompt-empty", "answer-empty"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "fix"),
+    [
+        ((user("a"), user("b"), assistant("c")), None),  # that of the code: merge-turns
+        ((assistant("a"), user("b"), assistant("c")), "Drop the first message"),
+        ((SYSTEM, assistant("a"), user("b"), assistant("c")), "Drop the first message"),
+    ],
+)
+def test_turns_are_merged_only_where_there_are_two(messages, fix):
+    (note,) = [note for note in noted(chat(*messages), "gemma3")[1].found if note.code == "roles-not-alternating"]
+    assert note.fix is None if fix is None else note.fix.startswith(fix)
+
+
+def test_an_assistant_message_without_content_is_told_in_english():
+    (note,) = noted(chat(user("a"), {"role": "assistant"}))[1].found
+    assert note.message == "an assistant message has no content"

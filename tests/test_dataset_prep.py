@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -182,6 +183,103 @@ def test_next_commands_can_be_pasted(tmp_path):
     done = subprocess.run(convert.split(), capture_output=True, timeout=60, executable=sys.executable)
     assert done.returncode == 0, done.stderr
     assert len(lines(tmp_path / "talk.clean.jsonl")) == 2
+
+
+def paste(command: str, folder: Path) -> dict:
+    """What a command told as the next one gives when it is run in `folder`."""
+    _, *words = shlex.split(command)
+    done = subprocess.run([sys.executable, *words, "--json"], cwd=folder, capture_output=True, text=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("given", [(), ("--delimiter", "\t"), ("--delimiter", "tab")], ids=["told", "raw", "word"])
+@pytest.mark.parametrize("separator", ["\t", ";", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_next_command_knows_the_separator(encoding, separator, given, tmp_path):
+    if given and separator != "\t":
+        given = ("--delimiter", separator)
+    rows = ["question,answer", "How?,So.", "Why?,Thus."]
+    (tmp_path / "a.csv").write_text("".join(f"{row}\n" for row in rows).replace(",", separator), encoding)
+    command, *_ = prep("validate", tmp_path / "a.csv", *given)[1]["next"]
+    assert "\t" not in command and paste(command, Path.cwd())["result"]["rows_out"] == 2
+
+
+def test_no_command_where_files_have_different_separators(tmp_path):
+    (tmp_path / "a.csv").write_text("question;answer\nHow?;So.\n", "utf-8")
+    (tmp_path / "b.csv").write_text("question,answer\nWhy?,Thus.\n", "utf-8")
+    assert prep("validate", tmp_path)[1]["next"] == []
+
+
+def test_names_that_begin_with_a_dash_stay_names(tmp_path):
+    rows = [{"x": 1}, chat(user("a"), assistant("b")), chat(user("c"), assistant("d"))]
+    (tmp_path / "-dash.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    words = run("dataset_prep.py", "validate", "./-dash.jsonl", "--json", cwd=tmp_path).json["next"]
+    converted = paste(words[0], tmp_path)
+    assert converted["ok"] and (tmp_path / "-dash.clean.jsonl").exists()
+    assert "--data ./-dash.clean.jsonl" in words[1] and converted["next"] == words[1:]
+    split = run("dataset_prep.py", "split", "./-dash.jsonl", "--eval-fraction", "0.5", "--json", cwd=tmp_path).json
+    assert " --data ./-dash.train.jsonl" in split["next"][0]
+
+
+@pytest.mark.parametrize("action", ["convert", "split"])
+def test_corrected_rejects_are_converted_by_the_command_that_is_told(action, tmp_path):
+    (tmp_path / "a.csv").write_text("q,a\nHow?,So.\nWhy?,\n", "utf-8")
+    more = {"convert": ["--out", "rows.jsonl", "--repair", "strip-nul", "merge-turns", "--to", "alpaca"], "split": []}
+    flags = ["--map", "prompt=q", "completion=a", "--family", "gemma3", *more[action]]
+    told = run("dataset_prep.py", action, "a.csv", *flags, "--json", cwd=tmp_path).json
+    rejects = tmp_path / told["result"]["rejects"]
+    rejects.write_text(rejects.read_text("utf-8").replace('"a": ""', '"a": "Thus."'), "utf-8")
+    (problem,) = [problem for problem in told["warnings"] if problem["code"] == "rows-refused"]
+    again = paste(problem["fix"].partition("then: ")[2], tmp_path)
+    assert again["ok"] and again["result"]["family"] == "gemma3" and again["result"]["rows_out"] == 1
+    assert again["result"]["to"] == ("alpaca" if action == "convert" else "messages")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", "--out", "o", "--report", "o"),
+        ("convert", "--out", "o", "--report", "o", "--overwrite"),
+        ("convert", "--out", "o", "--rejects", "p", "--report", "p"),
+        ("inspect", "--html", "o", "--report", "o"),
+        ("stats", "--html", "o", "--report", "o"),
+        ("split", "--report", "rows.train.jsonl"),
+    ],
+)
+def test_two_outputs_of_one_name_are_refused(words, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(GOOD), "utf-8")
+    done = run("dataset_prep.py", words[0], "rows.jsonl", *words[1:], "--json", cwd=tmp_path)
+    assert done.code == 2 and "named twice" in done.json["errors"][0]["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["taken", "taken/deeper"])
+def test_records_need_a_folder_that_can_be_made(name, tmp_path):
+    (tmp_path / "taken").write_text("mine", "utf-8")
+    code, document = prep("validate", CASES / "008-crlf.jsonl", "--records", tmp_path / name)
+    assert code == 2 and codes(document) == {"output-unwritable"} and (tmp_path / "taken").read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize("text", ["5/3", "0/3", "0/0", "3", "a/b"])
+def test_a_shard_that_is_none_says_what_one_is(text):
+    code, document = prep("validate", CASES / "008-crlf.jsonl", "--records", "r", "--shard", text)
+    assert code == 2 and "from 1 to N" in document["errors"][0]["message"]
+
+
+def test_inspect_says_why_there_is_nothing_to_show(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"y": 1}\n', "utf-8")
+    notes = prep("inspect", tmp_path / "rows.jsonl")[1]["result"]["notes"]
+    assert any("2 rows were read, and none can be shown" in note for note in notes)
+
+
+def test_a_terminal_gets_no_controls_of_the_data(tmp_path):
+    odd = "\x1b[31m \0 \x9b \r \u2028 \u202e \u2066"
+    rows = [chat(user(f"a{odd}\tb"), assistant("c")), chat({"role": odd, "content": "x"})]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    done = run("dataset_prep.py", "inspect", tmp_path / "rows.jsonl")
+    assert not set(odd.replace(" ", "").replace("[31m", "")) & set(done.stdout + done.stderr)
+    assert r"a\x1b[31m \x00 \x9b \r \u2028 \u202e \u2066" + "\tb" in done.stdout and r"`\x1b" in done.stderr
+    assert odd in prep("inspect", tmp_path / "rows.jsonl")[1]["result"]["rows"][0]["text"]
 
 
 def test_inspect_shows_the_loss_mask():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from gemma_trainer import cli
 from gemma_trainer.plan import packages
 from gemma_trainer.rows.problems import DEPENDENCY_MISSING, Failure
-from scripts import ASSETS, run
+from scripts import ASSETS, command, run
 
 SCRIPTS = sorted(path.name for path in ASSETS.glob("*.py"))
 HEAVY = {"torch", "transformers", "datasets", "trl", "peft", "tokenizers", "pyarrow", "matplotlib"}
@@ -198,3 +199,24 @@ def test_without_network_a_hub_id_is_a_remote_failure(monkeypatch):
     with pytest.raises(Failure, match="cannot be reached") as caught:
         load_tokenizer("org/name")
     assert caught.value.exit_code == 7
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("place", [ASSETS.parent, ASSETS, Path("/")], ids=["pack", "assets", "elsewhere"])
+def test_the_help_that_a_usage_error_names_can_be_asked_for(script, place):
+    done = run(script, "--no-such-flag", "--json", cwd=place)
+    _, *words = shlex.split(done.json["errors"][0]["fix"])
+    assert (place / words[0]).samefile(ASSETS / script) and words[-1] == "--help"
+
+
+@pytest.mark.parametrize("words", [("--max-length", "0"), ("--no-such-flag",), ("--shard", "5/3")])
+def test_a_usage_error_of_a_sub_command_names_its_help(words):
+    done = run("dataset_prep.py", "validate", "x.jsonl", *words, "--json")
+    assert done.json["errors"][0]["fix"].endswith("dataset_prep.py validate --help")
+
+
+@pytest.mark.parametrize("words", [("--json",), ()])
+def test_a_closed_stdout_is_a_failure(words):
+    line = shlex.join([*command("doctor.py", *words)]) + " >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and "cannot be written" in done.stderr and "Traceback" not in done.stderr

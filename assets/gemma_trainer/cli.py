@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import io
 import json
 import math
@@ -26,6 +27,9 @@ EXIT_CODES = """exit codes:
   5 does not fit or not supported on this hardware   6 stopped early, resumable   7 remote failed"""
 
 
+_FOLDER = Path(__file__).parents[1]  # of the scripts
+
+
 @dataclass
 class Outcome:
     """What a command found. `summary` is the text for people, `result` the object for programs."""
@@ -40,7 +44,13 @@ class Outcome:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str):
-        raise Failure(USAGE, "usage", message, fix=f"python assets/{self.prog.split()[0]} --help")
+        script, *action = self.prog.split()
+        action = action or [word for word in self.given[:1] if word in _actions(self)]
+        raise Failure(USAGE, "usage", message, fix=command(_FOLDER / script, *action, "--help"))
+
+    def parse_known_args(self, args=None, namespace=None):
+        self.given = list(args or ())
+        return super().parse_known_args(args, namespace)
 
 
 def log(text: str) -> None:
@@ -123,7 +133,8 @@ def main(
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         _forget_stdout()
     except OSError as error:
-        _forget_stdout()
+        if sys.stdout is not None:
+            _forget_stdout()
         log(f"error: the result cannot be written to stdout: {error.strerror}")
         return INTERNAL
     return outcome.exit_code
@@ -170,8 +181,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """The parsers that hold flags: those of the sub-commands, or the parser itself."""
-    actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    return [leaf for action in actions for leaf in action.choices.values()] or [parser]
+    return list(_actions(parser).values()) or [parser]
+
+
+def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The sub-commands by name; none for most scripts."""
+    found = [a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return found[0] if found else {}
 
 
 def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
@@ -241,6 +257,8 @@ def _convert(action: argparse.Action, key: object, item: object, path: Path):
 
 
 def _emit(name: str, outcome: Outcome, as_json: bool) -> None:
+    if sys.stdout is None:  # closed by who started the command; print would say nothing
+        raise OSError(errno.EBADF, "it is closed")
     if as_json:
         document = {
             "ok": outcome.exit_code == OK,

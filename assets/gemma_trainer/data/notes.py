@@ -6,19 +6,20 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """`code` is a key of CODES, `path` points into the canonical row."""
+    """`code` is a key of CODES, `path` points into the canonical row, `fix` is there where that of CODES is not it."""
 
     code: str
     message: str
     path: str | None = None
+    fix: str | None = None
 
 
 class Refused(Exception):
     """A row that cannot be made canonical."""
 
-    def __init__(self, code: str, message: str, path: str | None = None):
+    def __init__(self, code: str, message: str, path: str | None = None, fix: str | None = None):
         super().__init__(message)
-        self.note = Note(code, message, path)
+        self.note = Note(code, message, path, fix)
 
 
 class Notes:
@@ -31,8 +32,8 @@ class Notes:
         self.repairs: list[Note] = []
         self.silent: list[str] = []
 
-    def fault(self, code: str, message: str, path: str | None = None) -> None:
-        self.found.append(Note(code, message, path))
+    def fault(self, code: str, message: str, path: str | None = None, fix: str | None = None) -> None:
+        self.found.append(Note(code, message, path, fix))
 
     def repair(self, code: str, message: str, path: str | None = None) -> None:
         self.repairs.append(Note(code, message, path))

@@ -28,7 +28,7 @@ from gemma_trainer.data.shape import Shapes
 from gemma_trainer.data.split import EVAL, TRAIN, Splitter, write_sides
 from gemma_trainer.data.stats import Stats
 from gemma_trainer.data.view import view_rows
-from gemma_trainer.rows.problems import STOPPED, USAGE, Failure, Problem
+from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure, Problem
 
 LONG = 20  # seconds that one process may take before it is told that there could be more
 _SPLIT_NAMES = re.compile(r"(?:^|[^a-z])(train|eval|valid|validation|val|dev|test|heldout)(?:[^a-z]|$)")
@@ -86,10 +86,16 @@ class Session:
         if request.task == "auto":
             self.notes.append(f"task {self.options.task} was told by the first row")
         self.advance: Callable[[int], object] = lambda size: None
+        self.retry: Callable[[Path], str | None] = lambda rejects: None  # the command for rejects that were corrected
 
     @property
     def stored_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files)
+
+    def check_targets(self, *targets: Path) -> None:
+        """Raise Failure (exit 2) for outputs that may not be written, or are the same file, the report included."""
+        report = [Path(self.request.report)] if self.request.report else []
+        check_targets(self.files, [*report, *targets], self.request.overwrite)
 
     def validate(self, records: Path | None = None) -> dict:
         """Counts, problems by code, lengths (None without a model) and the hashes that name data and template.
@@ -106,7 +112,7 @@ class Session:
     def convert(self, out: Path, rejects: Path | None, target: str = "messages") -> dict:
         """Rows in the form of `target` in `out`, refused ones in `rejects`. Raises Failure."""
         refused_to = rejects or _beside(out, "rejects")
-        check_targets(self.files, [out, refused_to], self.request.overwrite)
+        self.check_targets(out, refused_to)
         run = self._run(Judge(self.options, sink=Writer(out.parent, target, self.model), told=False))
         if "drop-duplicates" in self.options.asked:
             run.drop, run.starts = self._repeats()
@@ -127,7 +133,7 @@ class Session:
         if group is not None:
             check_columns(self.files, self.options.delimiter, [group], "--group")
         rejects = _beside(train, "rejects")
-        check_targets(self.files, [train, held_out, rejects], self.request.overwrite)
+        self.check_targets(train, held_out, rejects)
         run = self._run(Judge(self.options, sink=Splitter(train.parent, eval_fraction, seed, group), told=False))
         counts = write_sides(run, train, held_out, rejects, self.request.overwrite)
         self._tell_refused(counts["rejected"], self.report.rows, rejects)
@@ -151,6 +157,9 @@ class Session:
         views = self.views(count, loss_on, report)
         if not views and "pretokenized" in report.layouts:
             self.notes.append("rows of token ids have no text that could be shown")
+        elif not views and report.rows:
+            why = "they are refused, see the errors, or the template does not render them"
+            self.notes.append(f"{report.rows} rows were read, and none can be shown: {why}")
         facts = self.stats() if whole else self._facts()
         return {**facts, "rows_read": self.report.rows, "loss_on": loss_on, "rows": views}
 
@@ -200,7 +209,13 @@ class Session:
         return {row: note for row, note in notes if note.code in REPEATS}, run.places.starts
 
     def _validate_files(self, folder: Path) -> dict:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            text = f"the folder {folder} cannot be made: {error.strerror}"
+            raise Failure(USAGE, "output-unwritable", text, file=str(folder)) from None
         judge, settings = self._judge(), self._settings()
         found: dict[Path, dict] = {}
         try:
@@ -246,7 +261,9 @@ class Session:
     def _tell_refused(self, refused: int, read: int, file: Path) -> None:
         if refused:
             text = f"{refused} of {read} rows were refused: {file}"
-            self.report.add(Problem("rows-refused", text, file=str(file)))
+            retry = self.retry(file)
+            fix = f"Correct them there, then: {retry}" if retry else None
+            self.report.add(Problem("rows-refused", text, file=str(file), fix=fix))
 
     def _duplicates(self, comparison: Comparison) -> dict[str, int | None]:
         return {"rows": comparison.repeated("rows"), "prompts": comparison.repeated("prompts")}

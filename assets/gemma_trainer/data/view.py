@@ -10,6 +10,7 @@ from gemma_trainer.data.model import Model
 from gemma_trainer.data.options import Checked
 from gemma_trainer.data.render import Rendered
 from gemma_trainer.families.family import RenderError
+from gemma_trainer.rows.visible import visible
 
 TRAINED, PLAIN, FAINT = "\x1b[1;32m", "\x1b[0m", "\x1b[2m"
 
@@ -51,15 +52,15 @@ def row_view(file: str, line: int | None, row: int, rendered: Rendered, encoded:
 
 
 def painted(view: dict, colour: bool) -> str:
-    """A view for people. Without colour trained text stands between double angle quotes."""
+    """A view for people, control characters as escapes. Without colour trained text stands in double angle quotes."""
     start, end = (TRAINED, PLAIN + FAINT) if colour else ("«", "»")
     text, out, at = view["text"], [], 0
     for first, last in view["trained"]:
-        out += [text[at:first], start, text[first:last], end]
+        out += [visible(text[at:first]), start, visible(text[first:last]), end]
         at = last
-    out.append(text[at:])
+    out.append(visible(text[at:]))
     body = "".join(out)
     tokens = f", {view['tokens']} tokens, {view['trained_tokens']} trained" if view["tokens"] is not None else ""
     where = f"line {view['line']}" if view["line"] else f"row {view['row']}"
-    head = f"--- {view['file']} {where}{' ' + view['side'] if 'side' in view else ''}{tokens}"
+    head = f"--- {visible(view['file'])} {where}{' ' + view['side'] if 'side' in view else ''}{tokens}"
     return f"{head}\n{FAINT + body + PLAIN if colour else body}"

@@ -144,10 +144,10 @@ TRAINING = {
     ),
     "disk-full": _error(
         "The disk is full; what was whole before is kept, of a training run the newest checkpoint.",
-        "Make room, then run the same command again: it resumes.",
+        "Make room, then run the same command again; training and --records go on from what is kept.",
     ),
     "output-unwritable": _error(
-        "The output folder cannot be written.", "Choose another --output-dir, or mend its permissions."
+        "The file or folder of an output cannot be written.", "Write to another place, or mend its permissions."
     ),
     "checkpoint-incomplete": _error(
         "The checkpoint was not written to its end.", "Pass --resume auto, which takes the newest whole one."

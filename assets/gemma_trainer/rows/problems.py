@@ -6,6 +6,7 @@ import errno
 from dataclasses import asdict, dataclass
 
 from gemma_trainer.rows.codes import CODES
+from gemma_trainer.rows.visible import visible
 
 OK = 0
 INTERNAL = 1
@@ -51,7 +52,8 @@ class Problem:
         where = ":".join(str(part) for part in (self.file, row) if part is not None)
         path = f" ({self.path})" if self.path else ""
         fix = self.fix or CODES[self.code].fix
-        return f"{where + ': ' if where else ''}{self.code}: {self.message}{path}" + (f" | fix: {fix}" if fix else "")
+        text = f"{where + ': ' if where else ''}{self.code}: {self.message}{path}" + (f" | fix: {fix}" if fix else "")
+        return visible(text)
 
 
 class Failure(Exception):

@@ -29,6 +29,8 @@ _THINK_OPENS = re.compile(r"\s*<(think(?:ing)?)>")
 _THINK_CLOSES = re.compile(r"^\s*</think(?:ing)?>\s*$", re.MULTILINE)
 _THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
 
+_ASSISTANT_FIRST = "Drop the first message, make it a system message, or put the user message it answers before it."
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -175,8 +177,10 @@ def _check_order(messages: list[dict], family: Family, notes: Notes, path: str) 
         elif role == TOOL:
             return  # told as tools-unsupported
         elif role != wanted:
-            text = f"a {role} message where the template wants the {wanted}"
-            notes.fault("roles-not-alternating", text, f"{path}[{at}].role")
+            opens = at == first  # nothing to join it with
+            text = "an assistant message begins the conversation" if opens else f"two {role} messages in a row"
+            text += f"; the template wants the {wanted} there"
+            notes.fault("roles-not-alternating", text, f"{path}[{at}].role", _ASSISTANT_FIRST if opens else None)
             return
         wanted = USER if role == ASSISTANT else ASSISTANT
 

@@ -97,7 +97,8 @@ def _message(message: object, at: int, where: str, notes: Notes, known: frozense
     if clean["content"] is None and "tool_calls" not in clean:
         if role == ASSISTANT and "content" in message:
             raise Refused("answer-empty", "the content of an assistant message is null", f"{where}.content")
-        raise Refused("content-missing", f"a {role} message has no content", f"{where}.content")
+        an = "an" if role == ASSISTANT else "a"
+        raise Refused("content-missing", f"{an} {role} message has no content", f"{where}.content")
     clean.update(fields)
     same = clean == message and list(clean) == list(message)
     return message if same and type(clean.get("weight")) is type(message.get("weight")) else clean  # True == 1
