@@ -14,7 +14,7 @@ from gemma_trainer.data.reading.raw import BOM, Lines, RawRow, Span, bad_row
 from gemma_trainer.rows.problems import Problem
 
 _LINES = 1 << 18  # bytes; larger blocks leave the processor's caches
-_SPAN = 1 << 20
+_SPAN = 1 << 21
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -35,6 +36,7 @@ def in_processes(work: Callable, tasks: Iterable[tuple], workers: int) -> Iterat
 
     global _work
     _work = work
+    gc.freeze()  # a collection in a worker would copy every page that it shares with its parent
     waiting: deque = deque()
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (os.getpid(),))
     try:
