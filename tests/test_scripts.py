@@ -1,5 +1,6 @@
 """What holds for every script: help, JSON, exit codes, configuration files."""
 
+import contextlib
 import json
 import os
 import re
@@ -220,3 +221,27 @@ def test_a_closed_stdout_is_a_failure(words):
     line = shlex.join([*command("doctor.py", *words)]) + " >&-"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pty")
+def test_people_see_how_far_a_command_is(tmp_path):
+    """A bar on a terminal's stderr, and nothing of it where there is none."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B."}]}\n' * 9)
+    words = command("dataset_prep.py", "validate", file, "--json")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(words[0], words)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of the child is an error of its terminal
+        while block := os.read(terminal, 1 << 16):
+            shown += block
+    os.waitpid(child, 0)
+    assert b"validate:   0%" in shown and b'{"ok": true' in shown
+    assert "validate:" not in run("dataset_prep.py", "validate", file).stderr

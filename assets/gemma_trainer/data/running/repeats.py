@@ -52,30 +52,42 @@ class Spool:
         if self.tags:
             self.tags.write(table.tags)
 
-    def repeats(self) -> list[Repeat]:
-        """Every row whose key an earlier one has, in order of rows."""
+    def repeats(self, tags_differ: bool = False) -> list[Repeat]:
+        """Every row whose key an earlier one has, in order of rows; or those only that differ from it in their tag."""
         found: list[Repeat] = []
-        shares = self.size // _SHARE + 1 if self.keys else 0
-        for share in range(shares):
-            found += self._repeats_in(share, shares)
+        for doubled, _ in self._doubled():
+            if doubled:
+                found += self._places_of(doubled, tags_differ)
         return sorted(found)
 
-    def _repeats_in(self, share: int, shares: int) -> list[Repeat]:
+    def count(self) -> int:
+        """How many rows have the key of an earlier one."""
+        return sum(count for _, count in self._doubled())
+
+    def _doubled(self) -> Iterator[tuple[set[int], int]]:
+        """(keys that several rows have, how many rows come too often), share by share."""
+        shares = self.size // _SHARE + 1 if self.keys else 0
+        return (self._doubled_in(share, shares) for share in range(shares))
+
+    def _doubled_in(self, share: int, shares: int) -> tuple[set[int], int]:
         seen: set[int] = set()
         doubled: set[int] = set()
+        rows = zeros = 0
         self.keys.seek(0)
         while block := self.keys.read(8 * _SHARE):
             mine = _of_share(_array(block), share, shares)
+            rows += len(mine)
             fresh = set(mine)
             if len(fresh) < len(mine) or not seen.isdisjoint(fresh):
                 for key in mine:
                     (doubled if key in seen else seen).add(key)
             else:
                 seen |= fresh
+            zeros += mine.count(0) if 0 in fresh else 0
         doubled.discard(0)
-        return self._places_of(doubled) if doubled else []
+        return doubled, rows - zeros - len(seen - {0})
 
-    def _places_of(self, doubled: set[int]) -> list[Repeat]:
+    def _places_of(self, doubled: set[int], tags_differ: bool) -> list[Repeat]:
         firsts: dict[int, tuple[int, int]] = {}
         found = []
         for start, keys, tags in self._blocks():
@@ -83,7 +95,8 @@ class Spool:
                 if key in doubled:
                     tag = tags[at] if tags else 0
                     if key in firsts:
-                        found.append(Repeat(start + at, tag, *firsts[key]))
+                        if not tags_differ or tag != firsts[key][1]:
+                            found.append(Repeat(start + at, tag, *firsts[key]))
                     else:
                         firsts[key] = (start + at, tag)
         return found
@@ -125,7 +138,7 @@ class Comparison:
 
     def repeated(self, name: str) -> int:
         """How many rows have the key of an earlier one in a table."""
-        return len(self.spools[name].repeats())
+        return self.spools[name].count()
 
     def add(self, first_row: int, keys: Keys) -> None:
         """The keys of a batch whose first row is row `first_row` of the set."""
@@ -137,12 +150,11 @@ class Comparison:
         """(row, what is wrong with it beside another one), table by table."""
         for repeat in self.spools["rows"].repeats():
             yield repeat.row, Note("duplicate-row", f"the same row as {_at(repeat, places)}")
-        for repeat in self.spools["prompts"].repeats():
+        for repeat in self.spools["prompts"].repeats(tags_differ=self.task != "prompts"):
             if note := self._prompt_note(repeat, places):
                 yield repeat.row, note
-        for repeat in self.spools["pairs"].repeats():
-            if repeat.tag != repeat.first_tag:
-                yield repeat.row, Note("pair-contradiction", f"{_at(repeat, places)} prefers the opposite", "chosen")
+        for repeat in self.spools["pairs"].repeats(tags_differ=True):
+            yield repeat.row, Note("pair-contradiction", f"{_at(repeat, places)} prefers the opposite", "chosen")
         for repeat in self.spools["ids"].repeats():
             yield repeat.row, Note("duplicate-id", f"the same id as {_at(repeat, places)}", "id")
 
