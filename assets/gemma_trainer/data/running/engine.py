@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -39,6 +40,7 @@ class Run:
 
     def __post_init__(self):
         self.sums = Sums()
+        self.dropped: list[int] = []  # rows of `drop` in order
         self.watches: dict[Path, Watch] = {}
         self.places = Places()
         self.comparison = Comparison(self.judge.options.task)
@@ -49,6 +51,7 @@ class Run:
 
     def parts(self) -> Iterator[Part]:
         """The parts in order, each after it was told to the report."""
+        self.dropped = sorted(self.drop)
         judged = self._in_processes() if self._in_parallel else self._in_order()
         teller = None
         for file, batch, part in judged:
@@ -102,8 +105,10 @@ class Run:
         if not self.drop:
             return {}
         start = self.starts[batch]
-        end = self.starts[batch + 1] if batch + 1 < len(self.starts) else self.places.rows + (1 << 62)
-        return {row - start: note for row, note in self.drop.items() if start <= row < end}
+        first, last = bisect_left(self.dropped, start), len(self.dropped)
+        if batch + 1 < len(self.starts):
+            last = bisect_left(self.dropped, self.starts[batch + 1])
+        return {row - start: self.drop[row] for row in self.dropped[first:last]}
 
 
 def finish(report: Report, problems: Iterable[Problem], files: list[Path]) -> None:
