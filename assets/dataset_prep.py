@@ -37,7 +37,6 @@ from gemma_trainer import cli
 from gemma_trainer.data.checking.repair import ASKED
 from gemma_trainer.data.exports.export import EXPORTS, check_target
 from gemma_trainer.data.layouts.registry import LAYOUT_NAMES, LAYOUTS, TASKS
-from gemma_trainer.data.pages.page import write_page
 from gemma_trainer.data.prepare import Request, Session, merge_records
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.shape import shape_lines
@@ -278,6 +277,8 @@ def _stats(args: argparse.Namespace, session: Session) -> cli.Outcome:
 
 def _with_page(args: argparse.Namespace, session: Session, outcome: cli.Outcome, views: list[dict]) -> cli.Outcome:
     if args.html:
+        from gemma_trainer.data.pages.page import write_page
+
         facts = {**outcome.result, "data": args.data, "max_length": args.max_length, "next": outcome.next}
         write_page(args.html, facts, facts.get("stats", {}), views, [*outcome.errors, *outcome.warnings])
         outcome.result["html"] = args.html

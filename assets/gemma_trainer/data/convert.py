@@ -52,11 +52,11 @@ class Writer:
             notes = Notes()
             line = self._line(checked.data, Path(checked.file).parent, part, notes)
             place = checked.file, checked.raw.line, checked.raw.row
-            part.problems += [Problem(note.code, note.message, *place, note.path) for note in notes.repairs]
+            part.problems += [note.problem(*place) for note in notes.repairs]
             if line is not None:
                 written.lines.append(line)
                 return
-            found = [Problem(note.code, note.message, *place, note.path) for note in notes.found]
+            found = [note.problem(*place) for note in notes.found]
             part.problems += found
             part.valid -= 1
             problems = [*problems, *found]

@@ -37,6 +37,11 @@ class Size(NamedTuple):
     trained: int
     before: int
 
+    @classmethod
+    def of(cls, mask: list[int]) -> Size:
+        """From a loss mask, 1 for a token that carries loss."""
+        return cls(len(mask), sum(mask), mask.index(1) if 1 in mask else len(mask))
+
 
 class PieceCounter:
     """Sizes of rendered rows, equal to what the tokenizer gives for the whole text."""
@@ -100,8 +105,7 @@ class PieceCounter:
         )
 
     def _encoded(self, pieces: list[Piece]) -> Size:
-        mask = self.tokenizer.encode_pieces(pieces).mask
-        return Size(len(mask), sum(mask), mask.index(1) if 1 in mask else len(mask))
+        return Size.of(self.tokenizer.encode_pieces(pieces).mask)
 
 
 class _Pieces(dict):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gemma_trainer.data.histogram import quantiles
 from gemma_trainer.data.render import Rendered
 from gemma_trainer.rows.content import text_of
 
@@ -35,19 +36,9 @@ class Lengths:
         self.rows.update(other.rows)
 
     def as_dict(self) -> dict:
-        at = {"p50": 0.5, "p95": 0.95, "max": 1.0}
-        places = {name: self.percentile(share) for name, share in at.items()}
+        p50, p95, longest = quantiles(self.rows, (0.5, 0.95, 1.0))
+        places = {"p50": p50, "p95": p95, "max": longest}
         return {"total": self.total, "trained": self.trained, **places, "over_length": self.over}
-
-    def percentile(self, share: float) -> int:
-        """The length that `share` of the rows do not exceed; 0 without rows."""
-        rows = self.rows.total()
-        wanted, seen = min(rows - 1, int(rows * share)), 0
-        for length, count in sorted(self.rows.items()):
-            seen += count
-            if seen > wanted:
-                return length
-        return 0
 
 
 def sequences(row: dict) -> list[dict]:

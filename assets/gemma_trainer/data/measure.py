@@ -6,6 +6,7 @@ import contextlib
 
 from gemma_trainer.data.checking.check_lengths import cut_code
 from gemma_trainer.data.counting import PieceCounter, Size
+from gemma_trainer.data.layouts.tokenised import trained_mask
 from gemma_trainer.data.lengths import sequences
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.notes import Notes
@@ -60,7 +61,7 @@ class Measure:
 
     def _sizes(self, row: dict) -> list[Size]:
         if "input_ids" in row:
-            return [_given(row)]
+            return [Size.of(trained_mask(row) or [1] * len(row["input_ids"]))]
         prompt_only = "prompt" in row and "chosen" not in row
         return [self.counter.size(self.renderer.pieces(one, add_generation_prompt=prompt_only))
                 for one in sequences(row)]  # fmt: skip
@@ -84,13 +85,3 @@ def _gather(value: object, texts: set[str]) -> None:
     elif kind is dict:
         for item in value.values():
             _gather(item, texts)
-
-
-def _given(row: dict) -> Size:
-    """The size of a row that comes as token ids."""
-    ids = row["input_ids"]
-    if "labels" in row:
-        mask = [int(label != -100) for label in row["labels"]]
-    else:
-        mask = row.get("assistant_masks") or row.get("completion_mask") or [1] * len(ids)
-    return Size(len(ids), sum(mask), mask.index(1) if 1 in mask else len(mask))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gemma_trainer.rows.problems import Problem
+
 
 class Note(NamedTuple):
     """`code` is a key of CODES, `path` points into the canonical row, `fix` is there where that of CODES is not it."""
@@ -12,6 +14,10 @@ class Note(NamedTuple):
     message: str
     path: str | None = None
     fix: str | None = None
+
+    def problem(self, file: str, line: int | None, row: int) -> Problem:
+        """As a fault of one row."""
+        return Problem(self.code, self.message, file, line, row, self.path, self.fix)
 
 
 class Refused(Exception):

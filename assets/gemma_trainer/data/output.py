@@ -99,8 +99,8 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
-        return True
+    except OSError:
+        pass  # another user's
     return True
 
 

@@ -69,6 +69,8 @@ def load_rows(
 
 def first_task(files: list[Path], task: str, delimiter: str | None = None, mapping: Mapping | None = None) -> str:
     """`task` itself, or for "auto" the one that the first row is made for. Raises Failure for a mapping without use."""
+    if task != "auto" and not mapping:
+        return task
     values = [item.value for _, item in islice(_readable(files, delimiter), LOOKED_AT if mapping else 1)]
     if mapping:
         _check_columns(mapping.values(), values, "--map")

@@ -195,16 +195,14 @@ class Session:
 
     def _pass(self, judge: Judge) -> Run:
         run = self._run(judge)
-        for _ in run.parts():
-            pass
+        run.read()
         run.finish()
         return run
 
     def _repeats(self) -> tuple[dict, list[int]]:
         """What an extra pass finds: notes of the rows that repeat others, and where batches start."""
         run = Run(self.files, Judge(self.options), Report(), self.request.workers)
-        for _ in run.parts():
-            pass
+        run.read()
         notes = run.comparison.notes(run.places)
         return {row: note for row, note in notes if note.code in REPEATS}, run.places.starts
 
@@ -238,8 +236,7 @@ class Session:
     def _write_record(self, path: Path, file: Path, judge: Judge, settings: dict) -> dict:
         with Report(self.request.max_errors, path.with_suffix(".problems")) as report:
             run = Run([file], judge, report, self.request.workers, self.advance, _splits(self.files))
-            for _ in run.parts():
-                pass
+            run.read()
         return write_record(path, run, settings, data_hash([file], run.watches))
 
     def _settings(self) -> dict:
@@ -278,18 +275,13 @@ class Session:
         }
 
     def _facts(self) -> dict:
-        report = self.report
         return {
             "task": self.options.task,
             "family": self.options.family.name,
             "family_from": self.model.origin,
-            "layout": report.layout,
-            "layouts": dict(report.layouts),
             "rendering": self.model.renderer.origin,
             "template_hash": self.model.renderer.template_hash,
-            "rows": report.rows,
-            "errors_by_code": dict(report.errors_by_code),
-            "warnings_by_code": dict(report.warnings_by_code),
+            **self.report.counts(),
             "notes": list(self.notes),
         }
 
@@ -307,14 +299,10 @@ def merge_records(folders: list[str], max_errors: int, file: str | None, overwri
     return {
         "task": settings["task"],
         "family": settings["family"],
-        "layout": report.layout,
-        "layouts": dict(report.layouts),
         "template_hash": settings["template_hash"],
         "files": len(merged.records),
-        "rows": report.rows,
+        **report.counts(),
         "valid": report.valid,
-        "errors_by_code": dict(report.errors_by_code),
-        "warnings_by_code": dict(report.warnings_by_code),
         "tokens": merged.sums.lengths.as_dict() if settings["model"] else None,
         "repaired": dict(report.repaired),
         "data_hash": merged.data_hash,

@@ -65,6 +65,16 @@ class Report:
             entry = {"severity": problem.severity, **problem.as_dict()}
             self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
+    def counts(self) -> dict:
+        """What every result says of the rows: layouts, their number, problems by code."""
+        return {
+            "layout": self.layout,
+            "layouts": dict(self.layouts),
+            "rows": self.rows,
+            "errors_by_code": dict(self.errors_by_code),
+            "warnings_by_code": dict(self.warnings_by_code),
+        }
+
     def write(self, lines: Iterable[str]) -> None:
         """Lines of another report for the file of this one."""
         if self._file:

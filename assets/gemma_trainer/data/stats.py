@@ -8,6 +8,7 @@ from hashlib import blake2b
 from unicodedata import name as character_name
 
 from gemma_trainer.data.histogram import above, bars, bucket, quantiles
+from gemma_trainer.data.layouts.tokenised import trained_mask
 from gemma_trainer.data.lengths import guessed_tokens
 from gemma_trainer.rows.content import media_of, text_of
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
@@ -20,7 +21,6 @@ NEWEST = 1024  # rows that are counted at once; whole batches
 MOST_SYSTEMS, MOST_NAMES, SHOWN_NAMES, NAME = 10_000, 1_000, 20, 80
 KINDS = ("messages", "preference", "prompt", "text", "input_ids")
 ROLE_ORDER = (SYSTEM, USER, ASSISTANT, TOOL, "text")
-IGNORED = -100  # a label without loss
 
 SCRIPTS = {
     "LATIN": "Latin",
@@ -69,7 +69,8 @@ class Stats:
         elif kind in ("messages", "prompt"):
             self._chat(row[kind])
         elif kind == "input_ids":
-            tokens, trained = len(row["input_ids"]), _trained(row)
+            mask = trained_mask(row)
+            tokens, trained = len(row["input_ids"]), None if mask is None else sum(mask)
         else:
             self._sizes["text"].append(len(row["text"]))
             self._script(row["text"][: 2 * SAMPLE])
@@ -365,14 +366,6 @@ def _kind(row: dict) -> str:
     if "chosen" in row:
         return "preference"
     return next((kind for kind in ("input_ids", "prompt", "text") if kind in row), "text")
-
-
-def _trained(row: dict) -> int | None:
-    """Tokens with loss of a row of ids: by its labels, else its masks; None without either."""
-    if isinstance(row.get("labels"), list):
-        return sum(label != IGNORED for label in row["labels"])
-    masks = (row.get(name) for name in ("assistant_masks", "completion_mask"))
-    return next((sum(mask) for mask in masks if isinstance(mask, list)), None)
 
 
 def _share(part: int, whole: int) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gemma_trainer.data.layouts.layout_base import Context, assembled, without
+from gemma_trainer.data.layouts.stored_text import decoded
 from gemma_trainer.data.notes import Notes, Refused
-from gemma_trainer.data.reading.parse import parse_text
 
 MASKS = ("attention_mask", "assistant_masks", "completion_mask")
 IGNORED = -100  # a label that carries no loss, in PyTorch and everywhere after it
@@ -22,7 +22,7 @@ def read_tokenised(fields: dict, context: Context) -> dict:
     if "input_ids" not in fields:
         raise Refused("wrong-layout", "there is no column input_ids")
     names = [name for name in ("input_ids", "labels", *MASKS) if name in fields]
-    made = {name: _decoded(fields[name], name, context.notes) for name in names}
+    made = {name: decoded(fields[name], name, "tokens-invalid", name, context.notes) for name in names}
     return assembled(made, without(fields, *made), context.notes)
 
 
@@ -59,6 +59,13 @@ def trained_tokens(row: dict) -> int | None:
     return min(counts, default=None)
 
 
+def trained_mask(row: dict) -> list[int] | None:
+    """1 for each id that carries loss, by the labels, else by a mask of the answers; None without either."""
+    if "labels" in row:
+        return [int(label != IGNORED) for label in row["labels"]]
+    return next((row[name] for name in MASKS[1:] if name in row), None)
+
+
 def _check_labels(ids: list[int], labels: list[int], notes: Notes) -> None:
     wrong = [at for at, (token, label) in enumerate(zip(ids, labels, strict=True)) if label not in (token, IGNORED)]
     if not wrong:
@@ -68,16 +75,6 @@ def _check_labels(ids: list[int], labels: list[int], notes: Notes) -> None:
         f"{len(wrong)} labels are neither the id nor {IGNORED}"
     )  # fmt: skip
     notes.fault("labels-invalid", why, f"labels[{wrong[0]}]")
-
-
-def _decoded(value: object, name: str, notes: Notes) -> object:
-    if not isinstance(value, str):
-        return value
-    value, fault = parse_text(value)
-    if fault:
-        raise Refused("tokens-invalid", f"{name} as text that is no JSON: {fault.message}", name)
-    notes.repair("text-decoded", f"{name} was stored as JSON text", name)
-    return value
 
 
 def _integers(values: object, flags: bool = False) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemma_trainer.data.layouts.gemini import declared
+from gemma_trainer.data.layouts.stored_text import decoded
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.data.reading.parse import parse_text
 
@@ -22,7 +23,7 @@ def canonical_tools(tools: object, notes: Notes) -> list[dict] | None:
         tools = [tools]
     if not isinstance(tools, list):
         raise Refused("tools-invalid", "tools are not a list", "tools")
-    tools = [_decoded(tool, f"tools[{at}]", notes) for at, tool in enumerate(tools)]
+    tools = [decoded(tool, "a tool", "tools-invalid", f"tools[{at}]", notes) for at, tool in enumerate(tools)]
     if any(isinstance(tool, dict) and declared(tool) is not None for tool in tools):
         notes.repair("tool-wrapped", "declarations of Gemini became tools", "tools")
         tools = [one for tool in tools for one in _declarations(tool)]
@@ -34,16 +35,6 @@ def _declarations(tool: object) -> list:
     if found is None:
         return [tool]
     return [{"type": "function", "function": one} if isinstance(one, dict) else one for one in found]
-
-
-def _decoded(tool: object, path: str, notes: Notes) -> object:
-    if not isinstance(tool, str):
-        return tool
-    tool, fault = parse_text(tool)
-    if fault:
-        raise Refused("tools-invalid", f"a tool as text that is no JSON: {fault.message}", path)
-    notes.repair("text-decoded", "a tool was stored as JSON text", path)
-    return tool
 
 
 def canonical_calls(calls: object, path: str, notes: Notes) -> list[dict]:

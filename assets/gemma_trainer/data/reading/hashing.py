@@ -35,5 +35,14 @@ def content_digest():
     return xxh3_128()
 
 
+def joint_hash(digests: list[str]) -> str:
+    """The hash of a set of files from those of its files, in order; of one file its own."""
+    if len(digests) == 1:
+        return digests[0]
+    whole = content_digest()
+    whole.update("\n".join(digests).encode())
+    return whole.hexdigest()
+
+
 def _blake_key(data: bytes, seed: int = 0) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, salt=seed.to_bytes(8, "little")).digest(), "little")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from gemma_trainer.data.reading.hashing import content_digest
+from gemma_trainer.data.reading.hashing import content_digest, joint_hash
 from gemma_trainer.rows.problems import USAGE, Failure, missing
 
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -126,12 +126,7 @@ def read_head(path: Path, size: int = HEAD) -> tuple[bytes, bool]:
 
 def data_hash(files: Iterable[Path], seen: Mapping[Path, Watch] | None = None) -> str:
     """XXH3-128 over the stored bytes; of several files, over their hashes in order. `seen` spares a second reading."""
-    digests = [_file_hash(path, (seen or {}).get(path)) for path in files]
-    if len(digests) == 1:
-        return digests[0]
-    whole = content_digest()
-    whole.update("\n".join(digests).encode())
-    return whole.hexdigest()
+    return joint_hash([_file_hash(path, (seen or {}).get(path)) for path in files])
 
 
 def _file_hash(path: Path, watch: Watch | None) -> str:

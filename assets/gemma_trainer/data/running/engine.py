@@ -63,6 +63,11 @@ class Run:
             self.sums.merge(part.sums)
             yield part
 
+    def read(self) -> None:
+        """Read everything, where the parts themselves are of no use."""
+        for _ in self.parts():
+            pass
+
     def finish(self) -> None:
         """Tell what rows are to each other, now that all are read. A set without any row is an error."""
         repeats = () if self.drop else self.comparison.problems(self.places)

@@ -199,8 +199,7 @@ class _Run:
     def _problem(self, note: Note, raw: RawRow) -> Problem:
         """Unknown columns of a table are a fault of the line that names them."""
         in_header = note.code == "unknown-columns" and raw.header
-        line = raw.header if in_header else raw.line
-        return Problem(note.code, note.message, self.file, line, raw.row, note.path, note.fix)
+        return note.problem(self.file, raw.header if in_header else raw.line, raw.row)
 
     def _take(self, checked: Checked) -> None:
         if self.judge.sink:

@@ -23,6 +23,9 @@ from gemma_trainer.data.running.plain_text import (
     LESS_THAN,
     NUL,
     QUOTE,
+    Plain,
+    Slow,
+    Take,
     as_dicts,
     holds_strings,
     is_harmless,
@@ -33,18 +36,16 @@ from gemma_trainer.rows.content import BLANK_WORDS
 
 _LAYOUTS = ("auto", "messages", "openai")
 _SHORT = 5  # characters; what is shorter may be a word for a missing value
-_BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
 _COUNTED = 40  # lines that are counted together: few enough for the processor's caches
 _NUMPY_FROM = 1 << 22  # bytes, from which counting with numpy repays its import
 
 
-class PlainRows:
+class PlainRows(Plain):
     """The fast path of one run."""
 
     def __init__(self, options: Options, decode: Callable, decode_short: Callable):
+        super().__init__(options)
         self.decode, self.decode_short = decode, decode_short
-        self.takes_system = options.family.system != "refused"
-        self.limit = options.max_length * _BYTES_PER_TOKEN if options.max_length else 1 << 60
         self.seen = 0
 
     @classmethod
@@ -55,15 +56,8 @@ class PlainRows:
         message = message_type(_SHORT), message_type(1)
         return cls(options, *(row_decoder(messages=list[kind]) for kind in message)) if all(message) else None
 
-    def judge(
-        self,
-        lines: Lines,
-        place: Place,
-        part: Part,
-        take: Callable[[bytes, dict, Part], bool] | None,
-        slow: Callable[[bytes, int], None],
-    ) -> bool:
-        """Fill `part`. `take` uses an accepted line, or sends it the slow way by False; `slow` judges one line.
+    def judge(self, lines: Lines, place: Place, part: Part, take: Take | None, slow: Slow) -> bool:
+        """Fill `part`.
 
         False when, without `take`, some line repeats a key: then the block must be judged line by line.
         """
@@ -117,7 +111,7 @@ class PlainRows:
             part.saw("messages", place.line, accepted - 1)
         return take is not None or 8 * turns + 2 * accepted + slow_marks == self._string_marks(lines.lines)
 
-    def _takes(self, take: Callable, line: bytes, messages: list, text: bytes, part: Part, rows: int) -> bool:
+    def _takes(self, take: Take, line: bytes, messages: list, text: bytes, part: Part, rows: int) -> bool:
         """Hand on one line, unless it repeats a key."""
         part.rows = rows
         if not holds_strings(line, 4 * len(messages) + 1, text):

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from gemma_trainer.data.checking.check_pairs import differ_plainly
 from gemma_trainer.data.options import Options, Place
 from gemma_trainer.data.reading.raw import Lines
+from gemma_trainer.data.running.keys import BETWEEN
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.data.running.plain_text import (
+    Plain,
+    Slow,
+    Take,
     as_dicts,
     holds_strings,
     is_harmless,
@@ -20,16 +24,14 @@ from gemma_trainer.rows.content import BLANK_WORDS, is_blank
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, USER
 
 _LAYOUTS = ("auto", "preference")
-_BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
 
 
-class PlainPairs:
+class PlainPairs(Plain):
     """Accepts `{"prompt", "chosen", "rejected"}`, each a text or messages, without a margin or any other column."""
 
     def __init__(self, options: Options, decode: Callable):
+        super().__init__(options)
         self.decode = decode
-        self.takes_system = options.family.system != "refused"
-        self.limit = options.max_length * _BYTES_PER_TOKEN if options.max_length else 1 << 60
 
     @classmethod
     def for_run(cls, options: Options) -> PlainPairs | None:
@@ -40,14 +42,7 @@ class PlainPairs:
         side = text_type(1) | list[message]
         return cls(options, row_decoder(prompt=side, chosen=side, rejected=side))
 
-    def judge(
-        self,
-        lines: Lines,
-        place: Place,
-        part: Part,
-        take: Callable[[bytes, dict, Part], bool] | None,
-        slow: Callable[[bytes, int], None],
-    ) -> bool:
+    def judge(self, lines: Lines, place: Place, part: Part, take: Take | None, slow: Slow) -> bool:
         """As PlainRows.judge; a repeated key is seen line by line, so it is always True."""
         at = -1
         for at, line in enumerate(lines.lines):
@@ -79,7 +74,7 @@ class PlainPairs:
         contents = [message["content"] for message in (*prompt, *chosen, *rejected)]
         if any(map(is_blank, contents)) or not BLANK_WORDS.isdisjoint(contents) or contents[-3][-1:].isspace():
             return None
-        text = "\x1f".join(contents).encode()
+        text = BETWEEN.join(contents).encode()
         if len(text) > self.limit or not is_harmless(text, contents) or not differ_plainly(*contents[-3:]):
             return None
         if not holds_strings(line, 3 + strings + more + most, text):

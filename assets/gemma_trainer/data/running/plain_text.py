@@ -6,14 +6,27 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 from gemma_trainer.data.checking.marks_in_text import WATCHED
+from gemma_trainer.data.options import Options
+from gemma_trainer.data.running.part import Part
 from gemma_trainer.rows.content import is_blank
 
 LESS_THAN, BRACKET, QUOTE, BACKSLASH, NUL = b'<["\\\0'
+Take = Callable[[bytes, dict, Part], bool]  # uses an accepted line and its row, or sends it the slow way by False
+Slow = Callable[[bytes, int], None]  # judges one line, before which so many lines of the batch stand
+_BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
 _UNDECODED = "\ufffd".encode()
 # What stands behind the `<` or begins with the bracket of anything that a check looks for.
 _TAILS = tuple(mark[1:] for mark in WATCHED if mark[0] == "<")
 _STARTS = frozenset(tail[:1] for tail in _TAILS)
 _BRACKETED = tuple(mark.encode() for mark in WATCHED if mark[0] in "[{")
+
+
+class Plain:
+    """What the fast paths take from the options of a run."""
+
+    def __init__(self, options: Options):
+        self.takes_system = options.family.system != "refused"
+        self.limit = options.max_length * _BYTES_PER_TOKEN if options.max_length else 1 << 60
 
 
 def is_harmless(text: bytes, contents: list[str]) -> bool:

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
-from gemma_trainer.data.reading.hashing import content_digest, key_function
+from gemma_trainer.data.reading.hashing import joint_hash, key_function
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running.engine import Run, finish
 from gemma_trainer.data.running.places import Places
@@ -90,12 +90,7 @@ class Merged:
     @property
     def data_hash(self) -> str | None:
         """As sources.data_hash tells it of the files in this order."""
-        digests = [record["data_hash"] for record in self.records]
-        if len(digests) < 2:
-            return digests[0] if digests else None
-        whole = content_digest()
-        whole.update("\n".join(digests).encode())
-        return whole.hexdigest()
+        return joint_hash([record["data_hash"] for record in self.records]) if self.records else None
 
     def _add(self, record: dict, path: Path) -> None:
         report, file = self.report, Path(record["file"])

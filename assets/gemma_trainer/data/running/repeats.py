@@ -54,11 +54,8 @@ class Spool:
 
     def repeats(self, tags_differ: bool = False) -> list[Repeat]:
         """Every row whose key an earlier one has, in order of rows; or those only that differ from it in their tag."""
-        found: list[Repeat] = []
-        for doubled, _ in self._doubled():
-            if doubled:
-                found += self._places_of(doubled, tags_differ)
-        return sorted(found)
+        doubled = set().union(*(keys for keys, _ in self._doubled()))
+        return self._places_of(doubled, tags_differ) if doubled else []
 
     def count(self) -> int:
         """How many rows have the key of an earlier one."""
@@ -160,8 +157,7 @@ class Comparison:
 
     def problems(self, places: Places) -> Iterator[Problem]:
         for row, note in self.notes(places):
-            file, line, number = places.spot(row)
-            yield Problem(note.code, note.message, file, line, number, note.path)
+            yield note.problem(*places.spot(row))
 
     def _prompt_note(self, repeat: Repeat, places: Places) -> Note | None:
         split, other = self.names.get(repeat.tag), self.names.get(repeat.first_tag)
