@@ -22,7 +22,7 @@ examples:
 import sys
 
 from gemma_trainer import cli
-from gemma_trainer.train.arguments import add_training_arguments
+from gemma_trainer.train.arguments import add_sft_arguments
 
 
 def run(args) -> cli.Outcome:
@@ -30,10 +30,11 @@ def run(args) -> cli.Outcome:
         from gemma_trainer.train.demo import run_demo
 
         return run_demo(args, sys.argv[1:])
-    from gemma_trainer.train.sft import run_sft
+    from gemma_trainer.train.run import run_training
+    from gemma_trainer.train.sft import SupervisedTuning
 
-    return run_sft(args, sys.argv[1:])
+    return run_training(SupervisedTuning(), args, sys.argv[1:])
 
 
 if __name__ == "__main__":
-    sys.exit(cli.main("sft_train.py", __doc__, add_training_arguments, run))
+    sys.exit(cli.main("sft_train.py", __doc__, add_sft_arguments, run))

@@ -174,7 +174,7 @@ def test_weights_have_the_planned_dtype(dtype, models):
 
 def test_a_cpu_run_asks_for_no_bfloat16(models, tmp_path):
     """TRL's default is bf16, which TrainingArguments refuse on a machine without a GPU."""
-    from gemma_trainer.train.engine_trl import training_config
+    from gemma_trainer.train.trainer_sft import training_config
 
     config = training_config(make_plan(models("gemma3").path), tmp_path, "none", evaluates=False)
     assert config.bf16 is False and config.use_cpu is True

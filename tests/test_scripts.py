@@ -75,12 +75,12 @@ def test_doctor_knows_versions_that_fail(monkeypatch):
 
 
 def test_a_missing_package_ends_with_the_install_command(monkeypatch):
-    from gemma_trainer.train import sft
+    from gemma_trainer.train import run as training
 
     monkeypatch.setattr(packages, "installed", lambda name: None if name == "bitsandbytes" else "1.0")
-    sft.require_training_packages("lora")
+    training.require_training_packages("lora")
     with pytest.raises(Failure) as caught:
-        sft.require_training_packages("qlora")
+        training.require_training_packages("qlora")
     assert caught.value.exit_code == DEPENDENCY_MISSING
     assert "python -m pip install bitsandbytes" in str(caught.value)
 
@@ -179,11 +179,11 @@ def test_config_values_are_plain(tmp_path):
 
 
 def test_a_reporting_package_that_is_missing_is_told(monkeypatch):
-    from gemma_trainer.train import sft
+    from gemma_trainer.train import run as training
 
     monkeypatch.setattr(sft, "installed", lambda name: None)
     with pytest.raises(Failure, match="python -m pip install wandb"):
-        sft.require_training_packages("lora", "wandb")
+        training.require_training_packages("lora", "wandb")
 
 
 def test_without_network_a_hub_id_is_a_remote_failure(monkeypatch):

@@ -79,6 +79,7 @@ def make_plan(model: Path, **changes) -> Plan:
         "max_length": 512,
         "overlong": "drop",
         "loss_on": "assistant",
+        "objective": {},
         "seed": 0,
         "template_hash": None,
         "template_origin": "packaged",
@@ -109,7 +110,7 @@ class Losses:
 def build(tiny: Tiny, plan: Plan, folder: Path, rows: list[Encoded], held_out: list[Encoded] | None = None, model=None):
     """(trainer, losses) over a freshly loaded model, as sft_train.py makes it."""
     from gemma_trainer.models.load import load_model, load_tokenizer_files
-    from gemma_trainer.train.engine_trl import build_trainer
+    from gemma_trainer.train.trainer_sft import build_trainer
 
     model = model or load_model(plan.model, dtype=plan.dtype, device="cpu", quantize=plan.mode == "qlora")
     losses = Losses()

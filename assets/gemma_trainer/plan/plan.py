@@ -40,6 +40,7 @@ class Plan:
     max_length: int
     overlong: str
     loss_on: str
+    objective: dict  # what only this method sets: the loss and its parameters
     seed: int
     template_hash: str | None
     template_origin: str

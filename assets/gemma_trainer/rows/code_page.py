@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.rows import data_codes
-from gemma_trainer.rows.codes import CODES, COMMAND, RENDERING, TRAINING
+from gemma_trainer.rows.codes import CODES, COMMAND, RENDERING
+from gemma_trainer.rows.distill_codes import DISTILL
+from gemma_trainer.rows.training_codes import TRAINING
 
 
 class Page(NamedTuple):
@@ -33,7 +35,12 @@ PAGES = {
     INDEX: Page(
         "Error codes",
         _ABOUT,
-        {"Any command": COMMAND, "Rendering and tokenizers": RENDERING, "Models, training and evaluation": TRAINING},
+        {"Any command": COMMAND, "Rendering and tokenizers": RENDERING},
+    ),
+    "error-codes-training.md": Page(
+        "Error codes of training and distillation",
+        "Models, runs, measuring, teachers. All codes: [error-codes.md](error-codes.md).",
+        {"Models, training and evaluation": TRAINING, "Distillation": DISTILL},
     ),
     "error-codes-files.md": Page(
         "Error codes of data files",

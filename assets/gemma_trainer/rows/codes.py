@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gemma_trainer.rows.data_codes import DATA_CODES
+from gemma_trainer.rows.distill_codes import DISTILL
+from gemma_trainer.rows.training_codes import TRAINING
 
 
 class Code(NamedTuple):
@@ -79,105 +81,7 @@ RENDERING = {
     "tokenizer-unreadable": _error("tokenizer.json or its neighbours cannot be read.", "Download the file again."),
 }
 
-# Models, training and evaluation.
-TRAINING = {
-    "model-unreadable": _error(
-        "The model folder or file is damaged or not of a kind that is known.",
-        "Download it again, or give another model.",
-    ),
-    "weights-missing": _error(
-        "The checkpoint does not fill the model class, so weights would stay random.",
-        "Use the model's own checkpoint; report it if this is an official one.",
-    ),
-    "adapter-unreadable": _error(
-        "The adapter folder is damaged or belongs to another model.",
-        "Give the run directory and the base model of one run.",
-    ),
-    "nothing-trainable": _error("No parameter would be trained.", "Check --mode and the model."),
-    "tower-trainable": _error(
-        "Text training would change a vision or audio tower.", "Report it: towers are meant to be frozen."
-    ),
-    "no-rows": _error(
-        "No usable row is left to train on or to measure.", "Look at the data with dataset_prep.py inspect."
-    ),
-    "data-refused": _error(
-        "Rows of the data have errors, which follow.", "Convert the data with --rejects, or correct the rows."
-    ),
-    "family-unknown": _error(
-        "The model is no Gemma that is known, or nothing in it tells its family.",
-        "Give a Gemma; pass --family if its files do not tell.",
-    ),
-    "media-unsupported": _error(
-        "A row holds images, audio or video; training and evaluation read text only.", "Leave these rows out."
-    ),
-    "experts-untrained": _warning(
-        "The expert layers of a mixture-of-experts model get no adapters.", "Use --mode full to train them."
-    ),
-    "no-trained-token": _error(
-        "Not one token would carry loss.", "Look at the loss mask with dataset_prep.py inspect."
-    ),
-    "no-held-out-row": _warning(
-        "No row was held out, so the run cannot tell whether it learned or memorised.",
-        "Pass --eval-data, or a larger --eval-fraction.",
-    ),
-    "rows-overlong": _warning("Rows are longer than --max-length.", "Raise --max-length, or shorten the rows."),
-    "overlong-refused": _error(
-        "Rows are longer than --max-length and --overlong is `error`.",
-        "Raise --max-length, or pass --overlong drop or truncate.",
-    ),
-    "rows-not-renderable": _error(
-        "The model's chat template refuses rows.", "Correct them, see dataset_prep.py validate --model."
-    ),
-    "template-missing": _warning(
-        "The model has no chat template, so its family's plain one is used and saved.",
-        "Start from the instruction-tuned (-it) model when you can.",
-    ),
-    "dtype-unsupported": _error("The hardware does not compute in this number format.", "Pass --dtype float32."),
-    "mode-unverified": _warning(
-        "This combination has not been run by the project.", "Start with a short run: --max-steps 2."
-    ),
-    "saved-model-differs": _error(
-        "What was saved does not behave like what was trained.", "Keep the run directory and report it."
-    ),
-    "run-in-use": _error(
-        "Another process is writing to the run directory.", "Wait for it, or choose another --output-dir."
-    ),
-    "disk-full": _error(
-        "The disk is full; what was whole before is kept, of a training run the newest checkpoint.",
-        "Make room, then run the same command again; training and --records go on from what is kept.",
-    ),
-    "output-unwritable": _error(
-        "The file or folder of an output cannot be written.", "Write to another place, or mend its permissions."
-    ),
-    "checkpoint-incomplete": _error(
-        "The checkpoint was not written to its end.", "Pass --resume auto, which takes the newest whole one."
-    ),
-    "resume-mismatch": _error(
-        "The run was begun with other data, model or settings.", "Give the same ones, or choose another --output-dir."
-    ),
-    "loss-not-finite": _error(
-        "The loss or its gradient is no number any more.", "Lower --learning-rate; use --dtype float32."
-    ),
-    "stopped": _error("A signal stopped the run after a saved step.", "Run the same command again: it resumes."),
-    "gpus-unused": _warning("Only one of several GPUs is used.", "Set CUDA_VISIBLE_DEVICES to choose which."),
-    "version-clash": _warning(
-        "Installed versions are known to fail or were not tested.", "Install the version that is named."
-    ),
-    "torch-build": _warning("The installed PyTorch does not fit the machine.", "Install the build for this machine."),
-    "sql-schema-missing": _error(
-        "--metric sql needs a `schema` column with the SQL that makes the tables.", "Add it, or choose other metrics."
-    ),
-    "gold-sql-broken": _warning(
-        "Right answers of some rows do not run on their own schema; the rows are left out of sql_match.",
-        "Correct them.",
-    ),
-    "sql-both-empty": _warning(
-        "Both queries of some rows return nothing, which proves nothing; the rows are left out of sql_match.",
-        "Put rows into the schema's tables that the right answer finds.",
-    ),
-}
+# Data sets, training, distillation.
+TABLES = {**DATA_CODES, **TRAINING, **DISTILL}
 
-# Data sets.
-DATA = {code: Code(*entry) for code, entry in DATA_CODES.items()}
-
-CODES: dict[str, Code] = {**COMMAND, **RENDERING, **DATA, **TRAINING}
+CODES: dict[str, Code] = {**COMMAND, **RENDERING, **{code: Code(*entry) for code, entry in TABLES.items()}}

@@ -8,7 +8,15 @@ from gemma_trainer.cli import fraction, positive, seed
 from gemma_trainer.families.catalogue import family_names
 
 
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
+    how = add_training_arguments(parser, rate="default 2e-4 for adapters, 2e-5 for full", epochs=3.0)
+    how.add_argument(
+        "--loss-on", choices=["assistant", "last"], default="assistant", help="trained turns (default all)"
+    )
+
+
+def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: float):
+    """The flags of every method; returns the group that takes those of one. `rate`: help of --learning-rate."""
     what = parser.add_argument_group("model and data")
     what.add_argument("--model", metavar="ID|DIR|FILE.gguf", help="hub id, local folder or GGUF file to start from")
     what.add_argument("--data", nargs="+", metavar="FILE", help="training rows, any format dataset_prep.py reads")
@@ -27,13 +35,12 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--lora-alpha", type=positive(float), help="default 2 x rank")
     how.add_argument("--lora-dropout", type=fraction, default=0.0, help="default 0")
     how.add_argument("--dtype", choices=["bfloat16", "float32"], help="default: what the hardware does best")
-    how.add_argument(
-        "--loss-on", choices=["assistant", "last"], default="assistant", help="trained turns (default all)"
-    )
 
     size = parser.add_argument_group("size of the run")
-    size.add_argument("--learning-rate", type=positive(float), help="default 2e-4 for adapters, 2e-5 for full")
-    size.add_argument("--epochs", type=positive(float), default=3.0, help="passes over the data (default 3)")
+    size.add_argument("--learning-rate", type=positive(float), help=rate)
+    size.add_argument(
+        "--epochs", type=positive(float), default=epochs, help=f"passes over the data (default {epochs:g})"
+    )
     size.add_argument("--max-steps", type=positive(int), help="optimizer steps, instead of --epochs")
     size.add_argument("--effective-batch-size", type=positive(int), default=16, help="rows a step (default 16)")
     size.add_argument("--micro-batch-size", type=positive(int), help="rows a forward pass (default: fits the hardware)")
@@ -57,3 +64,4 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     run.add_argument("--plan", action="store_true", help="print what would be done and stop")
     run.add_argument("--demo", action="store_true", help="train a tiny Gemma on a CPU in about two minutes, offline")
+    return how

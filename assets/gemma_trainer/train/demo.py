@@ -17,8 +17,10 @@ from gemma_trainer.evaluate.metrics import METRICS
 from gemma_trainer.models.load import load_model, quiet_libraries
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.train.card import write_card
+from gemma_trainer.train.method import ASSETS
+from gemma_trainer.train.run import require_training_packages, run_training
 from gemma_trainer.train.run_dir import RunDirectory, write_json
-from gemma_trainer.train.sft import ASSETS, require_training_packages, run_sft
+from gemma_trainer.train.sft import SupervisedTuning
 
 EXAMPLE = ASSETS / "examples" / "text_to_sql"
 SEEN, UNSEEN = EXAMPLE / "eval.jsonl", EXAMPLE / "eval_unseen.jsonl"
@@ -40,7 +42,7 @@ SETTINGS = {"mode": "full", "learning_rate": 5e-3, "effective_batch_size": 16, "
 
 
 def run_demo(args: Namespace, argv: list[str]) -> Outcome:
-    """Make the model, measure it, train it, measure it again. Raises Failure as run_sft does.
+    """Make the model, measure it, train it, measure it again. Raises Failure as run_training does.
 
     `result.before` and `result.after` hold exact_match, similarity, sql_match and loss on questions about tables seen in
     training; `result.unseen_tables` the same on tables that were not.
@@ -54,11 +56,11 @@ def run_demo(args: Namespace, argv: list[str]) -> Outcome:
     make_base(base, args.seed)
     training = _training_arguments(args, base, output)
     if args.plan:
-        return run_sft(training, argv)
+        return run_training(SupervisedTuning(), training, argv)
     held_out = {name: load_held_out([file], str(base), "auto", 1024, None) for name, file in _questions().items()}
     log(f"asking it {sum(len(side.rows) for side in held_out.values())} questions before training")
     before = _measure(base, held_out)
-    outcome = run_sft(training, argv)
+    outcome = run_training(SupervisedTuning(), training, argv)
     log("asking the same questions again")
     after = _measure(output, held_out)
     _record(output, before, after)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from gemma_trainer.data.encode import Encoded, RowTokenizer
@@ -56,45 +57,51 @@ def encode_rows(
     Raises Failure (exit 3) when the template refuses a row, or when `overlong` is "error" and a row is too long.
     """
     result = EncodedSet()
-    chunk: list[Row] = []
-    for row in loaded:
-        chunk.append(row)
-        if len(chunk) == BATCH:
-            _encode_chunk(chunk, renderer, tokenizer, loss_on, max_length, overlong, result)
-            chunk = []
-    _encode_chunk(chunk, renderer, tokenizer, loss_on, max_length, overlong, result)
-    if result.overlong:
-        done = "cut" if overlong == "truncate" else "left out"
-        text = f"{result.overlong} rows over {max_length} tokens were {done}"
-        result.warnings.append(Problem("rows-overlong", text))
-    if result.untrained:
-        text = f"{result.untrained} rows have no trained token within {max_length} tokens and were left out"
-        result.warnings.append(Problem("rows-overlong", text))
+    for chunk in chunked(loaded):
+        texts = [render_row(row, row.data, renderer, loss_on) for row in chunk]
+        for row, text, encoded in zip(chunk, texts, tokenizer.encode_batch(texts), strict=True):
+            if len(encoded.ids) > max_length:
+                result.overlong += 1
+                if overlong == "error":
+                    message = f"{len(encoded.ids)} tokens, --max-length is {max_length}"
+                    raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
+                if overlong == "drop":
+                    continue
+                encoded = Encoded(encoded.ids[:max_length], encoded.mask[:max_length])
+            if not any(encoded.mask):
+                result.untrained += 1
+                continue
+            result.first = result.first or text
+            result.rows.append(encoded)
+            result.sources.append(row)
+    result.warnings += left_out(result, max_length, overlong)
     return result
 
 
-def _encode_chunk(chunk, renderer, tokenizer, loss_on, max_length, overlong, result: EncodedSet) -> None:
-    rendered = [_render(row, renderer, loss_on) for row in chunk]
-    for row, text, encoded in zip(chunk, rendered, tokenizer.encode_batch(rendered), strict=True):
-        if len(encoded.ids) > max_length:
-            result.overlong += 1
-            if overlong == "error":
-                message = f"{len(encoded.ids)} tokens, --max-length is {max_length}"
-                raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
-            if overlong == "drop":
-                continue
-            encoded = Encoded(encoded.ids[:max_length], encoded.mask[:max_length])
-        if not any(encoded.mask):
-            result.untrained += 1
-            continue
-        result.first = result.first or text
-        result.rows.append(encoded)
-        result.sources.append(row)
+def chunked(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows in lists of BATCH."""
+    rows = iter(rows)
+    while chunk := list(islice(rows, BATCH)):
+        yield chunk
 
 
-def _render(row: Row, renderer: Renderer, loss_on: str) -> Rendered:
+def left_out(result: EncodedSet, max_length: int, overlong: str) -> list[Problem]:
+    """What became of rows that are too long."""
+    problems = []
+    if result.overlong:
+        done = "cut" if overlong == "truncate" else "left out"
+        text = f"{result.overlong} rows over {max_length} tokens were {done}"
+        problems.append(Problem("rows-overlong", text))
+    if result.untrained:
+        text = f"{result.untrained} rows have no trained token within {max_length} tokens and were left out"
+        problems.append(Problem("rows-overlong", text))
+    return problems
+
+
+def render_row(row: Row, data: dict, renderer: Renderer, loss_on: str) -> Rendered:
+    """The text of `data`, a conversation of the row. Raises Failure (exit 3), which names file and line."""
     try:
-        return renderer.render(row.data, loss_on=loss_on)
+        return renderer.render(data, loss_on=loss_on)
     except RenderError as error:
         raise Failure(
             DATA_INVALID, "rows-not-renderable", str(error), file=row.file, line=row.line, path=error.path

@@ -17,9 +17,8 @@ from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.hardware import detect
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
-from gemma_trainer.train.rows import EncodedSet, check_trained, encode_rows
-
-LEARNING_RATE = {"qlora": 2e-4, "lora": 2e-4, "full": 2e-5}
+from gemma_trainer.train.method import Method
+from gemma_trainer.train.rows import EncodedSet, check_trained
 
 
 @dataclass
@@ -35,11 +34,11 @@ class Prepared:
     warnings: list[Problem] = field(default_factory=list)
 
 
-def prepare(args: Namespace, method: str, launch: str) -> Prepared:
+def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     """Resolve hardware, model, rows and arithmetic. Raises Failure: 2 usage, 3 data, 5 not supported here."""
     for flag in ("model", "data"):
         if not getattr(args, flag):
-            raise Failure(USAGE, "usage", f"--{flag} is needed", fix=f"python assets/{method}_train.py --help")
+            raise Failure(USAGE, "usage", f"--{flag} is needed", fix=f"python assets/{method.script} --help")
     hardware = detect()
     mode, why_mode = planning.choose_mode(args.mode, hardware)
     dtype, why_dtype = planning.choose_dtype(args.dtype, mode, hardware)
@@ -58,23 +57,22 @@ def prepare(args: Namespace, method: str, launch: str) -> Prepared:
     if len(hardware.gpus) > 1:
         warnings.append(Problem("gpus-unused", f"1 of {len(hardware.gpus)} GPUs is used"))
 
-    sides = _load(args, method, described)
-    encode = {"loss_on": args.loss_on, "max_length": args.max_length, "overlong": args.overlong}
-    train = encode_rows(sides.train, renderer, tokenizer, **encode)
+    sides = _load(args, method.name, described)
+    train = method.encode(sides.train, renderer, tokenizer, args)
     check_trained(train, "--data")
-    held_out = encode_rows(sides.held_out, renderer, tokenizer, **encode)
+    held_out = method.encode(sides.held_out, renderer, tokenizer, args)
     if not held_out.rows:
         warnings.append(Problem("no-held-out-row", "there are no held-out rows"))
 
     longest = max(train.longest, held_out.longest)
     micro, accumulation, why_batch = planning.batch(
-        args.effective_batch_size, args.micro_batch_size, longest, hardware.kind
+        args.effective_batch_size, args.micro_batch_size, method.texts * longest, hardware.kind
     )
     steps = planning.count_steps(len(train.rows), micro, accumulation, args.epochs, args.max_steps)
     per_epoch = planning.count_steps(len(train.rows), micro, accumulation, 1.0, None)
     lora = {"rank": args.lora_rank, "alpha": args.lora_alpha or 2 * args.lora_rank, "dropout": args.lora_dropout}
     plan = Plan(
-        method=method,
+        method=method.name,
         model=model,
         family=family.name,
         backend=backend,
@@ -83,7 +81,7 @@ def prepare(args: Namespace, method: str, launch: str) -> Prepared:
         dtype=dtype,
         why={"backend": why_backend, "mode": why_mode, "dtype": why_dtype, "batch": why_batch},
         lora=None if mode == "full" else lora,
-        learning_rate=args.learning_rate or LEARNING_RATE[mode],
+        learning_rate=args.learning_rate or method.learning_rate[mode],
         epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,
         effective_batch_size=args.effective_batch_size,
         micro_batch_size=micro,
@@ -91,11 +89,14 @@ def prepare(args: Namespace, method: str, launch: str) -> Prepared:
         steps=steps,
         warmup_steps=int(planning.WARMUP * steps),
         save_steps=args.save_steps or max(1, steps // planning.CHECKPOINTS),
-        gradient_checkpointing=planning.needs_checkpointing(described.config, micro * longest, hardware.kind),
+        gradient_checkpointing=planning.needs_checkpointing(
+            described.config, micro * method.texts * longest, hardware.kind
+        ),
         autocast=dtype == "bfloat16" or (hardware.kind == "cuda" and hardware.bfloat16),
         max_length=args.max_length,
         overlong=args.overlong,
-        loss_on=args.loss_on,
+        loss_on=getattr(args, "loss_on", "last"),
+        objective=method.objective(args),
         seed=args.seed,
         template_hash=renderer.template_hash,
         template_origin=renderer.origin,

@@ -1,184 +1,50 @@
-"""Supervised fine-tuning, from arguments to a verified run directory."""
+"""Supervised fine-tuning: the loss of what the assistant says."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import time
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 
-from gemma_trainer.cli import Outcome, command, log
-from gemma_trainer.models.resolve import resolve_model
-from gemma_trainer.plan.hardware import share_cores
-from gemma_trainer.plan.packages import installed, missing_packages, versions
-from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, missing
-from gemma_trainer.train.rows import masked_sample, write_rows
-from gemma_trainer.train.run_dir import RunDirectory, step_of
-from gemma_trainer.train.setup import Prepared, prepare
-
-ASSETS = Path(__file__).parents[2]
-HELD_OUT = "eval.jsonl"  # in the run directory
-DISK_FULL = 2**20  # bytes left
-VERIFIED_TOKENS = 128  # of the row that the saved and the trained model are compared on
+from gemma_trainer.cli import command
+from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.options import Row
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.rows import EncodedSet, encode_rows
 
 
-def run_sft(args: Namespace, argv: list[str]) -> Outcome:
-    """Plan, check, train, evaluate, save, reopen. Raises Failure with the exit codes of the contract."""
-    launch = command(ASSETS / "sft_train.py", *(word for word in argv if word not in ("--plan", "--json")))
-    prepared = prepare(args, "sft", launch)
-    if args.plan:
-        return Outcome(
-            result={"plan": prepared.plan.as_dict()},
-            warnings=prepared.warnings,
-            next=[prepared.plan.launch],
-            summary=prepared.plan.summary(),
-        )
-    require_training_packages(prepared.plan.mode, args.report_to)
-    run = RunDirectory(args.output_dir or Path("runs") / default_name(args.model))
-    checkpoint = run.open(args.resume, args.overwrite)
-    record = {
-        "command": "sft_train.py",
-        "arguments": {key: value for key, value in vars(args).items() if key not in ("json", "debug", "config")},
-        "plan": prepared.plan.as_dict(),
-        "versions": versions(),
-    }
-    run.start(record)
-    log(prepared.plan.summary())
-    log(masked_sample(prepared.train, colour=sys.stderr.isatty()))
-    if prepared.held_out.sources:
-        write_rows(prepared.held_out.sources, run.path / HELD_OUT)
-    try:
-        return train(prepared, args, run, checkpoint)
-    except Failure as failure:
-        run.fail(failure)
-        raise
-    except Exception as error:
-        failure = as_failure(error, run.path)
-        run.fail(failure)
-        raise failure from error
+class SupervisedTuning(Method):
+    name = "sft"
+    script = "sft_train.py"
+    learning_rate = {"qlora": 2e-4, "lora": 2e-4, "full": 2e-5}  # noqa: RUF012
+    # Averaged over batches; evaluate.py averages over tokens, so the two differ a little where rows differ in length.
+    measures = {"loss": "eval_loss"}  # noqa: RUF012
 
+    def objective(self, args: Namespace) -> dict:
+        return {"loss": "cross-entropy"}
 
-def as_failure(error: Exception, path: Path) -> Failure:
-    """What a library raised in the middle of a run, in plain words."""
-    text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    # A full disk reaches us as OSError, or as whatever the writer of a checkpoint made of it.
-    if shutil.disk_usage(path).free < DISK_FULL:
-        return Failure(STOPPED, "disk-full", f"the disk of {path} is full ({text})")
-    return Failure(INTERNAL, "internal", text)
+    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> EncodedSet:
+        size = {"max_length": args.max_length, "overlong": args.overlong}
+        return encode_rows(rows, renderer, tokenizer, loss_on=args.loss_on, **size)
 
+    def build_trainer(self, model, tokenizer, prepared, folder: Path, report_to: str, callbacks: list):
+        from gemma_trainer.train.trainer_sft import build_trainer
 
-def default_name(model: str) -> str:
-    return f"{Path(model).name.removesuffix('.gguf')}-sft"
+        rows = prepared.train.rows, prepared.held_out.rows
+        return build_trainer(model, tokenizer, prepared.plan, *rows, folder, report_to, callbacks)
 
+    def next_commands(self, folder: Path, plan: Plan) -> list[str]:
+        """Measuring on the held-out rows comes next."""
+        held_out = folder / HELD_OUT
+        if not held_out.exists():
+            return []
+        tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
+        as_trained = ["--quantize"] if plan.mode == "qlora" else []
+        return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--compare-base", *as_trained)]
 
-def require_training_packages(mode: str, report_to: str = "none") -> None:
-    """Raises Failure (exit 4) before anything heavy is imported."""
-    lacking = [] if report_to == "none" or installed(report_to) else [report_to]
-    lacking += missing_packages("train") + (missing_packages("train in 4 bits") if mode == "qlora" else [])
-    if lacking:
-        raise missing(" ".join(lacking), "training")
-
-
-def train(prepared: Prepared, args: Namespace, run: RunDirectory, checkpoint: Path | None) -> Outcome:
-    plan = prepared.plan
-    if len(plan.hardware["gpus"]) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    share_cores()
-    log("loading the training libraries and the model")
-    # Heavy imports: only from here on, when the plan stands and the data is good.
-    from gemma_trainer.models.load import load_model, load_tokenizer_files, quiet_libraries
-    from gemma_trainer.train.engine_trl import build_trainer, held_out_loss
-    from gemma_trainer.train.guards import Checkpoints, FiniteLoss, Recorder, StopOnSignal
-
-    quiet_libraries()
-    source = resolve_model(plan.model)
-    model = load_model(
-        source,
-        dtype=plan.dtype,
-        device=plan.device,
-        quantize=plan.mode == "qlora",
-        trust_remote_code=args.trust_remote_code,
-    )
-    tokenizer = load_tokenizer_files(source, prepared.plain_template)
-    finite, signals = FiniteLoss(), StopOnSignal()
-    callbacks = [Recorder(run, plan.steps), Checkpoints(), finite, signals]
-    trainer = build_trainer(
-        model, tokenizer, plan, prepared.train.rows, prepared.held_out.rows, run.checkpoints, args.report_to, callbacks
-    )
-    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
-    run.drop_incomplete_checkpoints()
-    before = run.metrics_so_far.get("before") if checkpoint else None
-    if before is None:
-        before = {"loss": held_out_loss(trainer)}
-        run.update(metrics={"before": before})
-    if checkpoint:
-        log(f"resuming from {checkpoint}")
-    started = time.monotonic()
-    with signals:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    seconds = time.monotonic() - started
-    _check_finished(trainer, plan.steps, finite, signals, run)
-    # The end of the last epoch may just have measured it.
-    last = run.metrics()[-1]
-    after = {
-        "loss": last["eval_loss"] if last.get("step") == plan.steps and "eval_loss" in last else held_out_loss(trainer)
-    }
-    metrics = {"before": before, "after": after, "train_loss": run.last_loss(), "seconds": round(seconds, 1)}
-    return _finish(prepared, run, trainer.model, tokenizer, metrics)
-
-
-def _check_finished(trainer, steps: int, finite, signals, run: RunDirectory) -> None:
-    """Raises Failure when the loop ended before its last step."""
-    done = trainer.state.global_step
-    if finite.broken_at is not None:
-        raise Failure(
-            INTERNAL,
-            "loss-not-finite",
-            f"the loss or its gradient is no number at step {finite.broken_at}; {run.newest_checkpoint() or 'no checkpoint'} "
-            "is the newest checkpoint from before",
-            file=str(run.metrics_file),
-        )
-    if done < steps:
-        reason = f"signal {signals.received}" if signals.received is not None else "the trainer"
-        raise Failure(STOPPED, "stopped", f"{reason} stopped the run after step {done} of {steps}; it is saved")
-
-
-def _finish(prepared: Prepared, run: RunDirectory, model, tokenizer, metrics: dict) -> Outcome:
-    """Save, reopen, compare, describe. The run is done only after all of that."""
-    from gemma_trainer.train.card import write_card
-    from gemma_trainer.train.chart import draw_loss
-    from gemma_trainer.train.save import save_result
-    from gemma_trainer.train.verify import verify_adapter, verify_model
-
-    plan = prepared.plan
-    stops = [prepared.tokenizer.backend.token_to_id(stop) for stop in prepared.renderer.family.stop_tokens]
-    save_result(model, tokenizer, run.path, [i for i in stops if i is not None])
-    verify = verify_model if plan.mode == "full" else verify_adapter
-    metrics["reopened"] = verify(model, run.path, prepared.train.rows[0].ids[:VERIFIED_TOKENS])
-    draw_loss(run.metrics(), run.path / "loss.png", f"{run.path.name}: {plan.family} {plan.method}, {plan.mode}")
-    run.update(status="done", metrics=metrics, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-    write_card(run.path / "README.md", run.record)
-    return Outcome(
-        result={"run": str(run.path), "status": "done", "metrics": metrics, "plan": plan.as_dict()},
-        warnings=prepared.warnings,
-        next=next_commands(run, plan),
-        summary=_summary(run, metrics),
-    )
-
-
-def next_commands(run: RunDirectory, plan) -> list[str]:
-    """Measuring on the held-out rows comes next."""
-    held_out = run.path / HELD_OUT
-    if not held_out.exists():
-        return []
-    tuned = ("--model", run.path) if plan.mode == "full" else ("--adapter", run.path)
-    as_trained = ["--quantize"] if plan.mode == "qlora" else []
-    return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--compare-base", *as_trained)]
-
-
-def _summary(run: RunDirectory, metrics: dict) -> str:
-    before, after = metrics["before"]["loss"], metrics["after"]["loss"]
-    held_out = "" if after is None else f"held-out loss {before:.4f} -> {after:.4f}, "
-    return f"{run.path}: done in {metrics['seconds']:.0f} s, {held_out}final training loss {metrics['train_loss']:.4f}"
+    def summary(self, metrics: dict) -> str:
+        before, after = metrics["before"]["loss"], metrics["after"]["loss"]
+        held_out = "" if after is None else f"held-out loss {before:.4f} -> {after:.4f}, "
+        return f"{held_out}final training loss {metrics['train_loss']:.4f}"

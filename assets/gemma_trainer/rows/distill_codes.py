@@ -1,0 +1,19 @@
+"""Codes of distillation. Entries are (severity, cause, fix), see codes.py."""
+
+from __future__ import annotations
+
+from gemma_trainer.rows.data_codes import ERROR, WARNING, Entries
+
+DISTILL: Entries = {
+    "teacher-failed": (
+        ERROR,
+        "The teacher's server refused or did not answer.",
+        "Check --base-url, the model's name and the key, then run the same command again: finished requests are kept.",
+    ),
+    "budget-spent": (
+        ERROR,
+        "A budget is spent; what is finished is kept.",
+        "Run the same command with a larger budget: it goes on.",
+    ),
+    "requests-failed": (WARNING, "Some requests failed for good.", "Run the same command with --retry-failed."),
+}

@@ -1,0 +1,92 @@
+"""What differs between supervised, preference and reward training; run.py does the rest."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.options import Row
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.rows import EncodedSet
+
+if TYPE_CHECKING:
+    from gemma_trainer.train.setup import Prepared
+
+ASSETS = Path(__file__).parents[2]
+HELD_OUT = "eval.jsonl"  # in the run directory
+VERIFIED_TOKENS = 128  # of the row that the saved and the trained model are compared on
+
+
+class Method:
+    """One way to train. What stands here suits causal language models; nothing heavy is imported before it is called."""
+
+    name: str  # value of plan.method, and the task that rows are read for
+    script: str
+    learning_rate: dict[str, float]  # default by mode
+    texts = 1  # token sequences a row
+    measures: dict[str, str]  # {key of metrics.before and metrics.after: key in the trainer's log}
+
+    def objective(self, args: Namespace) -> dict:
+        """What plan.objective holds: the settings that only this method has. Raises Failure (exit 2)."""
+        raise NotImplementedError
+
+    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> EncodedSet:
+        """Rows as ids and masks; overlong ones as --overlong says. Raises Failure (exit 3)."""
+        raise NotImplementedError
+
+    def load_model(self, plan: Plan, source: str, trust_remote_code: bool):
+        """The model that training starts from. Raises Failure."""
+        from gemma_trainer.models.load import load_model
+
+        return load_model(
+            source,
+            dtype=plan.dtype,
+            device=plan.device,
+            quantize=plan.mode == "qlora",
+            trust_remote_code=trust_remote_code,
+        )
+
+    def build_trainer(self, model, tokenizer, prepared: Prepared, folder: Path, report_to: str, callbacks: list):
+        raise NotImplementedError
+
+    def measure(self, trainer) -> dict:
+        """The measures on the held-out rows, None where there are none."""
+        if trainer.eval_dataset is None:
+            return dict.fromkeys(self.measures)
+        logged = trainer.evaluate()
+        return {name: logged[key] for name, key in self.measures.items()}
+
+    def measured(self, line: dict, step: int) -> dict | None:
+        """The measures that the end of the last epoch has just logged."""
+        if line.get("step") != step or not all(key in line for key in self.measures.values()):
+            return None
+        return {name: line[key] for name, key in self.measures.items()}
+
+    def save(self, model, tokenizer, prepared: Prepared, folder: Path) -> None:
+        from gemma_trainer.train.save import save_result
+
+        stops = [prepared.tokenizer.backend.token_to_id(stop) for stop in prepared.renderer.family.stop_tokens]
+        save_result(model, tokenizer, folder, [i for i in stops if i is not None])
+
+    def verify(self, model, prepared: Prepared, folder: Path) -> dict:
+        """Reopen what was saved and compare. Raises Failure (exit 1)."""
+        from gemma_trainer.train.verify import verify_adapter, verify_model
+
+        check = verify_model if prepared.plan.mode == "full" else verify_adapter
+        return check(model, folder, self.sample(prepared)[:VERIFIED_TOKENS])
+
+    def sample(self, prepared: Prepared) -> list[int]:
+        """Ids of a trained row."""
+        return prepared.train.rows[0].ids
+
+    def next_commands(self, folder: Path, plan: Plan) -> list[str]:
+        """What to run on a finished run."""
+        raise NotImplementedError
+
+    def summary(self, metrics: dict) -> str:
+        """The measures in a line, for people."""
+        raise NotImplementedError

@@ -1,0 +1,80 @@
+"""Preference rows as the trainers take them: both answers with their prompt, rendered and masked as in supervised tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gemma_trainer.data.encode import Encoded, RowTokenizer
+from gemma_trainer.data.lengths import sequences
+from gemma_trainer.data.options import Row
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.rows.problems import DATA_INVALID, Failure
+from gemma_trainer.train.rows import EncodedSet, chunked, left_out, render_row
+
+
+class EncodedPair(NamedTuple):
+    """Prompt and answer of both sides; a mask is 1 on the tokens of its answer. `margin` is None without one."""
+
+    chosen: Encoded
+    rejected: Encoded
+    margin: float | None = None
+
+
+class PairSet(EncodedSet):
+    """As EncodedSet, of EncodedPair; a pair is as long as its longer side."""
+
+    rows: list[EncodedPair]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(side.ids) for pair in self.rows for side in pair[:2])
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(sum(side.mask) for pair in self.rows for side in pair[:2])
+
+    @property
+    def longest(self) -> int:
+        return max((len(side.ids) for pair in self.rows for side in pair[:2]), default=0)
+
+    def answer_tokens(self) -> dict[str, float]:
+        """Mean length of the answers of each side, in trained tokens."""
+        count = max(len(self.rows), 1)
+        means = (sum(sum(pair[side].mask) for pair in self.rows) / count for side in (0, 1))
+        return dict(zip(("chosen", "rejected"), means, strict=True))
+
+
+def encode_pairs(
+    loaded: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, *, max_length: int, overlong: str
+) -> PairSet:
+    """Render and encode pairs. One with a side over `max_length` tokens is dropped, cut at the end of that side, or
+    refused; one that loses all of an answer is dropped in any case.
+
+    Raises Failure (exit 3) when the template refuses a row, or when `overlong` is "error" and a row is too long.
+    """
+    result = PairSet()
+    for chunk in chunked(loaded):
+        texts = [render_row(row, side, renderer, "assistant") for row in chunk for side in sequences(row.data)]
+        sides = tokenizer.encode_batch(texts)
+        for at, row in enumerate(chunk):
+            chosen, rejected = sides[2 * at : 2 * at + 2]
+            longest = max(len(chosen.ids), len(rejected.ids))
+            if longest > max_length:
+                result.overlong += 1
+                if overlong == "error":
+                    message = f"{longest} tokens, --max-length is {max_length}"
+                    raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
+                if overlong == "drop":
+                    continue
+                chosen, rejected = (
+                    Encoded(side.ids[:max_length], side.mask[:max_length]) for side in (chosen, rejected)
+                )
+            if not (any(chosen.mask) and any(rejected.mask)):
+                result.untrained += 1
+                continue
+            result.first = result.first or texts[2 * at]
+            result.rows.append(EncodedPair(chosen, rejected, row.data.get("margin")))
+            result.sources.append(row)
+    result.warnings += left_out(result, max_length, overlong)
+    return result

@@ -1,0 +1,149 @@
+"""A training run of any method, from arguments to a verified run directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from gemma_trainer.cli import Outcome, command, log
+from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.plan.hardware import share_cores
+from gemma_trainer.plan.packages import installed, missing_packages, versions
+from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, missing
+from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.rows import masked_sample, write_rows
+from gemma_trainer.train.run_dir import RunDirectory, step_of
+from gemma_trainer.train.setup import Prepared, prepare
+
+DISK_FULL = 2**20  # bytes left
+
+
+def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
+    """Plan, check, train, evaluate, save, reopen. Raises Failure with the exit codes of the contract."""
+    launch = command(ASSETS / method.script, *(word for word in argv if word not in ("--plan", "--json")))
+    prepared = prepare(args, method, launch)
+    if args.plan:
+        return Outcome(
+            result={"plan": prepared.plan.as_dict()},
+            warnings=prepared.warnings,
+            next=[prepared.plan.launch],
+            summary=prepared.plan.summary(),
+        )
+    require_training_packages(prepared.plan.mode, args.report_to)
+    run = RunDirectory(args.output_dir or Path("runs") / default_name(prepared.plan.model, method))
+    checkpoint = run.open(args.resume, args.overwrite)
+    record = {
+        "command": method.script,
+        "arguments": {key: value for key, value in vars(args).items() if key not in ("json", "debug", "config")},
+        "plan": prepared.plan.as_dict(),
+        "versions": versions(),
+    }
+    run.start(record)
+    log(prepared.plan.summary())
+    log(masked_sample(prepared.train, colour=sys.stderr.isatty()))
+    if prepared.held_out.sources:
+        write_rows(prepared.held_out.sources, run.path / HELD_OUT)
+    try:
+        return train(method, prepared, args, run, checkpoint)
+    except Failure as failure:
+        run.fail(failure)
+        raise
+    except Exception as error:
+        failure = as_failure(error, run.path)
+        run.fail(failure)
+        raise failure from error
+
+
+def as_failure(error: Exception, path: Path) -> Failure:
+    """What a library raised in the middle of a run, in plain words."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    # A full disk reaches us as OSError, or as whatever the writer of a checkpoint made of it.
+    if shutil.disk_usage(path).free < DISK_FULL:
+        return Failure(STOPPED, "disk-full", f"the disk of {path} is full ({text})")
+    return Failure(INTERNAL, "internal", text)
+
+
+def default_name(model: str, method: Method) -> str:
+    return f"{Path(model).name.removesuffix('.gguf')}-{method.name}"
+
+
+def require_training_packages(mode: str, report_to: str = "none") -> None:
+    """Raises Failure (exit 4) before anything heavy is imported."""
+    lacking = [] if report_to == "none" or installed(report_to) else [report_to]
+    lacking += missing_packages("train") + (missing_packages("train in 4 bits") if mode == "qlora" else [])
+    if lacking:
+        raise missing(" ".join(lacking), "training")
+
+
+def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory, checkpoint: Path | None) -> Outcome:
+    plan = prepared.plan
+    if len(plan.hardware["gpus"]) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    share_cores()
+    log("loading the training libraries and the model")
+    # Heavy imports: only from here on, when the plan stands and the data is good.
+    from gemma_trainer.models.load import load_tokenizer_files, quiet_libraries
+    from gemma_trainer.train.guards import Checkpoints, FiniteLoss, Recorder, StopOnSignal
+
+    quiet_libraries()
+    source = resolve_model(plan.model)
+    tokenizer = load_tokenizer_files(source, prepared.plain_template)
+    finite, signals = FiniteLoss(), StopOnSignal()
+    callbacks = [Recorder(run, plan.steps), Checkpoints(), finite, signals]
+    model = method.load_model(plan, source, args.trust_remote_code)
+    trainer = method.build_trainer(model, tokenizer, prepared, run.checkpoints, args.report_to, callbacks)
+    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
+    run.drop_incomplete_checkpoints()
+    before = run.metrics_so_far.get("before") if checkpoint else None
+    if before is None:
+        before = method.measure(trainer)
+        run.update(metrics={"before": before})
+    if checkpoint:
+        log(f"resuming from {checkpoint}")
+    started = time.monotonic()
+    with signals:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    seconds = time.monotonic() - started
+    _check_finished(trainer, plan.steps, finite, signals, run)
+    after = method.measured(run.metrics()[-1], plan.steps) or method.measure(trainer)
+    metrics = {"before": before, "after": after, "train_loss": run.last_loss(), "seconds": round(seconds, 1)}
+    return _finish(method, prepared, run, trainer.model, tokenizer, metrics)
+
+
+def _check_finished(trainer, steps: int, finite, signals, run: RunDirectory) -> None:
+    """Raises Failure when the loop ended before its last step."""
+    done = trainer.state.global_step
+    if finite.broken_at is not None:
+        raise Failure(
+            INTERNAL,
+            "loss-not-finite",
+            f"the loss or its gradient is no number at step {finite.broken_at}; {run.newest_checkpoint() or 'no checkpoint'} "
+            "is the newest checkpoint from before",
+            file=str(run.metrics_file),
+        )
+    if done < steps:
+        reason = f"signal {signals.received}" if signals.received is not None else "the trainer"
+        raise Failure(STOPPED, "stopped", f"{reason} stopped the run after step {done} of {steps}; it is saved")
+
+
+def _finish(method: Method, prepared: Prepared, run: RunDirectory, model, tokenizer, metrics: dict) -> Outcome:
+    """Save, reopen, compare, describe. The run is done only after all of that."""
+    from gemma_trainer.train.card import write_card
+    from gemma_trainer.train.chart import draw_loss
+
+    plan = prepared.plan
+    method.save(model, tokenizer, prepared, run.path)
+    metrics["reopened"] = method.verify(model, prepared, run.path)
+    draw_loss(run.metrics(), run.path / "loss.png", f"{run.path.name}: {plan.family} {plan.method}, {plan.mode}")
+    run.update(status="done", metrics=metrics, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    write_card(run.path / "README.md", run.record)
+    return Outcome(
+        result={"run": str(run.path), "status": "done", "metrics": metrics, "plan": plan.as_dict()},
+        warnings=prepared.warnings,
+        next=method.next_commands(run.path, plan),
+        summary=f"{run.path}: done in {metrics['seconds']:.0f} s, {method.summary(metrics)}",
+    )
