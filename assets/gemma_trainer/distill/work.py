@@ -1,0 +1,71 @@
+"""What the commands of distillation are made of: items, the work on each, and what comes of it.
+
+The journal is a memo of requests. An item's work asks the teacher as often as it needs and is a pure function of the
+item and the replies, so a restart repeats all work and no request, and an interrupted run ends with the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from gemma_trainer.distill.request import Reply, Request
+
+Ask = Callable[[Request], Awaitable[Reply]]  # raises RequestFailed when there will be no answer
+
+
+class RequestFailed(Exception):
+    """A request that got no answer although it was tried as often as allowed. `reason` is for people."""
+
+    def __init__(self, request_id: str, reason: str):
+        super().__init__(reason)
+        self.request_id = request_id
+        self.reason = reason
+
+
+class Item(NamedTuple):
+    """One unit of work. `key` is unique within the command and the same in every run of it."""
+
+    key: str
+    data: Any
+
+
+@dataclass
+class Reject:
+    """`row` is what would have been written, whole; `ids` are those of the requests it came from."""
+
+    reasons: list[str]
+    row: dict
+    ids: list[str]
+
+
+@dataclass
+class Result:
+    """Canonical rows, and the answers that are refused."""
+
+    rows: list[dict] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+
+
+Results = Iterator[tuple[Item, Result]]
+
+
+class Command(Protocol):
+    """respond, synthesize or compare. Nothing but the arguments and the files they name shapes it."""
+
+    def items(self) -> Iterable[Item]: ...
+
+    async def work(self, item: Item, ask: Ask) -> Result:
+        """May let RequestFailed pass: the item then counts as failed and gives nothing."""
+        ...
+
+    def settle(self, results: Results) -> Results:
+        """Judge rows against each other: duplicates, novelty. `results` come in the order of items()."""
+        ...
+
+    def first_request(self) -> Request: ...
+
+    def request_count(self) -> int:
+        """How many requests the command makes if no answer has to be asked for again."""
+        ...
