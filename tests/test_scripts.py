@@ -181,7 +181,7 @@ def test_config_values_are_plain(tmp_path):
 def test_a_reporting_package_that_is_missing_is_told(monkeypatch):
     from gemma_trainer.train import run as training
 
-    monkeypatch.setattr(sft, "installed", lambda name: None)
+    monkeypatch.setattr(training, "installed", lambda name: None)
     with pytest.raises(Failure, match="python -m pip install wandb"):
         training.require_training_packages("lora", "wandb")
 

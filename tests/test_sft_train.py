@@ -293,10 +293,10 @@ def test_an_output_directory_that_is_a_file_is_told(place):
 
 
 def test_a_full_disk_ends_the_run_resumable(tmp_path, monkeypatch):
-    from gemma_trainer.train import sft
+    from gemma_trainer.train import run as training
 
     monkeypatch.setattr(sft.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
-    failure = sft.as_failure(OSError(28, "No space left on device"), tmp_path)
+    failure = training.as_failure(OSError(28, "No space left on device"), tmp_path)
     assert failure.exit_code == 6 and failure.problem.code == "disk-full"
 
 
