@@ -20,6 +20,7 @@ class Plan:
 
     method: str
     model: str
+    adapter: dict | None  # what training starts from on top of the model: path, hash, rank, alpha
     family: str
     backend: str
     mode: str
@@ -55,6 +56,7 @@ class Plan:
         lora = f", rank {self.lora['rank']}, alpha {self.lora['alpha']}" if self.lora else ""
         rows = [
             ("model", f"{self.model} ({self.family}, template {self.template_origin})"),
+            *([("adapter", self.adapter["path"])] if self.adapter else []),
             ("machine", str(self.hardware["summary"])),
             ("engine", f"{self.backend}, {self.mode}{lora}, {self.dtype} on {self.device}"),
             ("data", _data_line(self.data)),
@@ -68,6 +70,7 @@ class Plan:
                 f"{self.steps} ({self.epochs:g} epochs), warm-up {self.warmup_steps}, checkpoint every {self.save_steps}",
             ),
             ("rate", f"{self.learning_rate:g}, cosine"),
+            *((name.replace("_", " "), str(value)) for name, value in self.objective.items()),
             ("length", f"at most {self.max_length} tokens, longer rows: {self.overlong}, loss on {self.loss_on} turns"),
             *((f"why {key}", reason) for key, reason in self.why.items()),
             ("launch", self.launch),

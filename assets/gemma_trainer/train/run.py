@@ -91,10 +91,10 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
 
     quiet_libraries()
     source = resolve_model(plan.model)
-    tokenizer = load_tokenizer_files(source, prepared.plain_template)
     finite, signals = FiniteLoss(), StopOnSignal()
     callbacks = [Recorder(run, plan.steps), Checkpoints(), finite, signals]
     model = method.load_model(plan, source, args.trust_remote_code)
+    tokenizer = load_tokenizer_files(source, prepared.plain_template)
     trainer = method.build_trainer(model, tokenizer, prepared, run.checkpoints, args.report_to, callbacks)
     run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
     run.drop_incomplete_checkpoints()

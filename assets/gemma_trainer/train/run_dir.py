@@ -24,7 +24,15 @@ from gemma_trainer.rows.problems import STOPPED, USAGE, Failure
 LOCK = ".lock"
 COMPLETE = "complete.json"  # stands in a checkpoint once every file of it is on disk
 # A resumed run must be the run that was begun: these parts of run.json may not differ.
-IDENTITY = ("command", "plan.model", "plan.mode", "plan.template_hash", "plan.data.data_hash", "plan.steps")
+IDENTITY = (
+    "command",
+    "plan.model",
+    "plan.adapter.hash",
+    "plan.mode",
+    "plan.template_hash",
+    "plan.data.data_hash",
+    "plan.steps",
+)
 FREE = {"resume", "output_dir", "report_to", "json", "debug", "config", "overwrite", "save_steps", "demo"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.encode import RowTokenizer
@@ -12,13 +11,13 @@ from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.data.split import split_by_prompt
-from gemma_trainer.models.resolve import is_local
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.hardware import detect
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
 from gemma_trainer.train.method import Method
 from gemma_trainer.train.rows import EncodedSet, check_trained
+from gemma_trainer.train.start import find_start
 
 
 @dataclass
@@ -31,21 +30,23 @@ class Prepared:
     train: EncodedSet
     held_out: EncodedSet
     plain_template: str | None  # chat template to save, when the model came without one
+    files: str  # where tokenizer and template lie
     warnings: list[Problem] = field(default_factory=list)
 
 
 def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     """Resolve hardware, model, rows and arithmetic. Raises Failure: 2 usage, 3 data, 5 not supported here."""
-    for flag in ("model", "data"):
-        if not getattr(args, flag):
+    adapter = getattr(args, "adapter", None)
+    for flag, given in (("model", args.model or adapter), ("data", args.data)):
+        if not given:
             raise Failure(USAGE, "usage", f"--{flag} is needed", fix=f"python assets/{method.script} --help")
     hardware = detect()
     mode, why_mode = planning.choose_mode(args.mode, hardware)
     dtype, why_dtype = planning.choose_dtype(args.dtype, mode, hardware)
     backend, why_backend = planning.choose_backend(args.backend, hardware)
 
-    model = str(Path(args.model).expanduser().resolve()) if is_local(args.model) else args.model
-    described = describe_model(args.family, model)
+    start = find_start(args.model, adapter)
+    described = describe_model(args.family, start.files)
     family, renderer, tokenizer = described.family, described.renderer, described.tokenizer
     plain, warnings = _plain_template(renderer)
     if mode == "qlora" and hardware.kind == "mps":
@@ -71,9 +72,12 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     steps = planning.count_steps(len(train.rows), micro, accumulation, args.epochs, args.max_steps)
     per_epoch = planning.count_steps(len(train.rows), micro, accumulation, 1.0, None)
     lora = {"rank": args.lora_rank, "alpha": args.lora_alpha or 2 * args.lora_rank, "dropout": args.lora_dropout}
+    if start.adapter:  # its layers are trained further
+        lora |= {"rank": start.adapter["rank"], "alpha": start.adapter["alpha"]}
     plan = Plan(
         method=method.name,
-        model=model,
+        model=start.model,
+        adapter=start.adapter,
         family=family.name,
         backend=backend,
         mode=mode,
@@ -96,7 +100,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         max_length=args.max_length,
         overlong=args.overlong,
         loss_on=getattr(args, "loss_on", "last"),
-        objective=method.objective(args),
+        objective=method.objective(args, mode, start),
         seed=args.seed,
         template_hash=renderer.template_hash,
         template_origin=renderer.origin,
@@ -104,8 +108,8 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         hardware=hardware.as_dict(),
         launch=launch,
     )
-    warnings += [*sides.warnings, *train.warnings, *held_out.warnings]
-    return Prepared(plan, renderer, tokenizer, train, held_out, plain, warnings)
+    warnings += [*sides.warnings, *train.warnings, *held_out.warnings, *method.advice(args, start, renderer, train)]
+    return Prepared(plan, renderer, tokenizer, train, held_out, plain, start.files, warnings)
 
 
 def _plain_template(renderer: Renderer) -> tuple[str | None, list[Problem]]:

@@ -1,56 +1,56 @@
-"""What a teacher model answered: empty, cut, looping, refusing."""
+"""What a teacher model answered: empty, cut, looping, refusing, copying."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 
+from gemma_trainer.data.checking.refusals import is_refusal
 from gemma_trainer.data.notes import Notes
-from gemma_trainer.rows.content import fold
+from gemma_trainer.rows.content import fold, is_blank
 
-_LONG = 300  # characters; a real answer that opens with an apology goes on
-_CUT = frozenset({"length", "max_tokens"})
-_BLOCKED = frozenset({"content_filter", "safety", "recitation", "blocklist", "prohibited_content", "refusal", "error"})
-# First person, unable, and right behind it a verb of serving the request: not every "sorry" and not every "cannot".
-_OPENING = (
-    r"^\W*(?:(?:i['’]m|i am) (?:really |very |so )?sorry|sorry|my apologies|i apologi[sz]e|unfortunately"
-    r"|as an? (?:ai|language model)\b|i\b)"
-)
-_UNABLE = (
-    r"\b(?:can(?:['’]t|not| not)|(?:un|not )able to|won['’]t|will not|(?:must|have to) (?:\w+ly )?decline(?: to)?"
-    r"|(?:do not|don['’]t) feel comfortable|not comfortable)(?: be able to)?(?: \w+ly)?"
-)
-_HELP = r"(?:help|assist|helping|assisting)(?: you)?(?: with\b| in\b|[.,;!]|\s*$)"
-_SERVE = (
-    r"(?:provid|compl|fulfil|answer|generat|creat|writ|produc|translat|discuss|shar|do|continu|engag|support|respond)"
-    r"(?:e|l|y|ing)?\b"
-)
-_REFUSAL = re.compile(rf"{_OPENING}.{{0,80}}?{_UNABLE} (?:{_HELP}|{_SERVE})", re.IGNORECASE | re.DOTALL)
-# Said of the request itself it stays a refusal, whatever consolation follows.
-_PLAIN_REFUSAL = re.compile(
-    rf"{_OPENING}.{{0,80}}?{_UNABLE} (?:(?:help|assist)(?: you)? with|fulfil+|comply with|complete|answer) "
-    r"(?:this|that|your)(?: \w+)?[.,;!]",
-    re.IGNORECASE | re.DOTALL,
-)
-_WORD = re.compile(r"\w+")
-_RUN = re.compile(r"(\S{1,8}?)\1{40,}")
+CUT = frozenset({"length", "max_tokens"})
+BLOCKED = frozenset({"content_filter", "safety", "recitation", "blocklist", "prohibited_content", "refusal", "error"})
+# Han, kana and Hangul have no blanks between words: each letter counts as one.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]|\w+")
+_NUMBERING = re.compile(r"^\W*(?:\d{1,4}[.):]\s+)?")
+_SENTENCE = re.compile(r"[.!?\u3002\uff01\uff1f\u0964\n]+")
+_RUN = re.compile(r"(.{1,80}?)\1{19,}", re.DOTALL)
+_TAIL, _PIECE = 240, 60  # characters of a run at the end, and by which it is found
+_MOST = 0.65  # of all words
+_DENSE = 0.4  # what zlib leaves of text in which something stands twenty times over
+_COPIED = 40  # characters; a shorter prompt can be part of a good answer
+_AROUND = 12  # characters that a copy may have around it, such as "Question:"
 
 
 def check_response(text: str, prompt: str, finish_reason: object, notes: Notes) -> None:
-    if not text.strip():
+    if is_blank(text):
         notes.fault("response-empty", "the response is empty", "response")
         return
     reason = finish_reason.lower() if isinstance(finish_reason, str) else None
-    if reason in _CUT:
+    if reason in CUT:
         notes.fault("response-cut", "the response was cut at the token limit", "finish_reason")
-    elif reason in _BLOCKED:
+    elif reason in BLOCKED:
         notes.fault("response-blocked", f"finish_reason is {reason}", "finish_reason")
     if is_loop(text):
         notes.fault("response-loop", "the response repeats itself", "response")
-    if fold(text) == fold(prompt):
+    if is_echo(text, prompt):
         notes.fault("response-echo", "the response is the prompt", "response")
-    if _PLAIN_REFUSAL.match(text) or (len(text) <= _LONG and _REFUSAL.match(text)):
+    if is_refusal(text, prompt):
         notes.fault("response-refusal", "the whole response is a refusal", "response")
+
+
+def is_echo(text: str, prompt: str) -> bool:
+    """Whether a text is a copy of the prompt and nothing else; case, blanks and what stands around it aside."""
+    said, asked = _bare(text), _bare(prompt)
+    if said == asked:
+        return bool(said)
+    return len(asked) >= _COPIED and asked in said and len(said) - len(asked) <= _AROUND
+
+
+def _bare(text: str) -> str:
+    return "".join(_WORD.findall(fold(text)))
 
 
 def is_loop(text: str) -> bool:
@@ -59,16 +59,37 @@ def is_loop(text: str) -> bool:
     if len(words) >= 24:
         for size in (1, 2, 3, 4):
             phrases = Counter(zip(*(words[at:] for at in range(size)), strict=False))
-            if phrases.most_common(1)[0][1] * size > len(words) / 2:
+            if phrases.most_common(1)[0][1] * size > len(words) * _MOST:
                 return True
         tail = words[-60:]
         if any(_repeats(tail, size) for size in range(1, len(tail) // 4 + 1)):
             return True
-    lines = [line.strip() for line in text.splitlines() if _WORD.search(line)]
-    if len(lines) >= 8 and Counter(lines).most_common(1)[0][1] > len(lines) / 2:
+    lines = [_NUMBERING.sub("", line).strip() for line in text.splitlines() if _WORD.search(line)]
+    sentences = [part.strip() for part in _SENTENCE.split(text) if len(_WORD.findall(part)) >= 3]
+    if any(len(parts) >= 8 and _fills(parts) for parts in (lines, sentences)):
         return True
-    run = _RUN.search(text)
-    return bool(run and _WORD.search(run.group(1)))
+    return _is_dense(text) and (_ends_in_a_run(text) or any(_WORD.search(run[1]) for run in _RUN.finditer(text)))
+
+
+def _fills(parts: list[str]) -> bool:
+    """Whether one part makes up more than half of all."""
+    return Counter(parts).most_common(1)[0][1] > len(parts) / 2
+
+
+def _is_dense(text: str) -> bool:
+    stored = text.encode("utf-8", "replace")
+    return len(stored) > 40 and len(zlib.compress(stored, 1)) < _DENSE * len(stored)
+
+
+def _ends_in_a_run(text: str) -> bool:
+    """Whether the last characters are one phrase over and over, in any script."""
+    text = text.rstrip()
+    last = text.rfind(text[-_PIECE:], 0, len(text) - 1)
+    period = len(text) - _PIECE - last
+    length = max(4 * period, _TAIL)
+    if last < 0 or length > len(text) or not _WORD.search(text[-period:]):
+        return False
+    return text[period - length :] == text[-length:-period]
 
 
 def _repeats(words: list[str], size: int) -> bool:
