@@ -1,0 +1,152 @@
+"""JSON in what a teacher says: fenced or not, with chatter around, slightly broken, cut at its end.
+
+Only whole values are taken. What is repaired (quotes, commas, Python's words) must keep every letter and digit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from gemma_trainer.data.reading.parse import MAX_DEPTH, Decoder, parse_text, syntax_fault
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_QUOTES = "\"'"
+_CLOSE = {"{": "}", "[": "]"}
+_BEHIND = re.compile(r"\s*(?:[,:}\]]|\Z)")  # what follows the quote that closes a string
+_WORDS = (("True", "true"), ("False", "false"), ("None", "null"))
+_TRIES = 200  # brackets that open nothing; text full of them is no JSON
+
+
+class Found(NamedTuple):
+    """`values` are whole, in order. `fault` tells what else was there: None, or why a piece was left out."""
+
+    values: list
+    fault: str | None = None
+
+
+def find_values(text: str, keys: Collection[str] = ()) -> Found:
+    """Objects and lists in a text. `keys` are those that a wanted object has: where one is cut or broken, reading goes
+    on at the next object that begins with one of them."""
+    text = text.strip().removeprefix("\ufeff")
+    value, fault = parse_text(text)
+    if fault is None:
+        return Found([value])
+    whole = _scan(text, keys)
+    fenced = "\n".join(block.group(2) for block in _FENCE.finditer(text))
+    if not fenced:
+        return whole
+    inside = _scan(fenced, keys)  # chatter around a fence may hold brackets
+    return inside if inside.values else whole
+
+
+def samples_in(text: str, keys: Collection[str]) -> Found:
+    """Objects that have one of `keys`, whether they stand alone, line by line, in a list or below a key of a wrapper."""
+    found = find_values(text, keys)
+    return Found([sample for value in found.values for sample in _samples(value, keys, MAX_DEPTH)], found.fault)
+
+
+def _samples(value: object, keys: Collection[str], depth: int) -> Iterator[dict]:
+    if depth == 0:
+        return
+    if isinstance(value, dict) and any(key in value for key in keys):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _samples(item, keys, depth - 1)
+
+
+def _scan(text: str, keys: Collection[str]) -> Found:
+    decoder, values, fault, at, tries = Decoder(), [], None, 0, 0
+    while tries < _TRIES and (at := _next_bracket(text, at)) >= 0:
+        try:
+            value, end, wrong = decoder.value_at(text, at)
+        except json.JSONDecodeError as error:
+            value, end, wrong = _repaired(text, at, syntax_fault(text, error).message)
+        if wrong is None:
+            values.append(value)
+            at = end
+            continue
+        tries += 1
+        inside = text[at + 1 : at + 20].lstrip()[:1]
+        if text[at] == "[":  # cut, broken, or a bracket of prose: whole values may stand inside
+            fault = fault or (wrong if inside in ("{", "[", '"', "") else None)
+            at += 1
+        elif inside in ('"', "'"):
+            fault = fault or wrong
+            at = end if end > 0 else _next_sample(text, at + 1, keys)
+        else:
+            at += 1
+    return Found(values, fault)
+
+
+def _repaired(text: str, start: int, fault: str) -> tuple[object, int, str | None]:
+    """(value, end, None), or (None, end, fault); `end` is -1 where the bracket at `start` never closes."""
+    end = _end_of(text, start)
+    if end < 0:
+        return None, -1, fault
+    import json_repair
+
+    span = text[start:end]
+    try:
+        value = json_repair.loads(span, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None, end, fault
+    written = json.dumps(value, ensure_ascii=False)
+    same = isinstance(value, dict if text[start] == "{" else list) and _letters(span) == _letters(written)
+    return (value, end, None) if same and not _has_stray_quote(value) else (None, end, fault)
+
+
+def _has_stray_quote(value: object) -> bool:
+    """Whether a repair has taken the quote around a string for a part of it."""
+    if isinstance(value, str):
+        return any(value.startswith(mark) != value.endswith(mark) for mark in _QUOTES)
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return any(map(_has_stray_quote, items))
+
+
+def _letters(text: str) -> list[str]:
+    """Letters and digits of a JSON or Python text, without escapes, and its words in JSON's way."""
+    for word, ours in _WORDS:
+        text = re.sub(rf"\b{word}\b", ours, text)
+    return re.findall(r"\w", re.sub(r"\\(?:u[0-9a-fA-F]{4}|.)", "", text))
+
+
+def _end_of(text: str, start: int) -> int:
+    """Behind the bracket that closes the one at `start`, or -1. Quotes inside strings need not be escaped."""
+    open_brackets, at, quote = [], start, None
+    while at < len(text):
+        character = text[at]
+        if quote:
+            if character == "\\":
+                at += 1
+            elif character == quote and _BEHIND.match(text, at + 1):
+                quote = None
+        elif character in _QUOTES:
+            quote = character
+        elif character in _CLOSE:
+            open_brackets.append(_CLOSE[character])
+            if len(open_brackets) > MAX_DEPTH:
+                return -1
+        elif character in "}]":
+            if open_brackets.pop() != character:
+                return -1
+            if not open_brackets:
+                return at + 1
+        at += 1
+    return -1
+
+
+def _next_bracket(text: str, start: int) -> int:
+    return min((at for at in (text.find("{", start), text.find("[", start)) if at >= 0), default=-1)
+
+
+def _next_sample(text: str, start: int, keys: Collection[str]) -> int:
+    """Where the next object begins whose first key is one of `keys`, else the end: what is cut has no whole part."""
+    if not keys:
+        return len(text)
+    names = "|".join(map(re.escape, keys))
+    found = re.compile(rf"\{{\s*[\"']?(?:{names})[\"']?\s*:").search(text, start)
+    return found.start() if found else len(text)
