@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 LINEARS = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj"
 # Parts of multimodal checkpoints that text never reaches.
@@ -44,9 +45,31 @@ def load_model(
     unreadable (exit 2) or when the checkpoint does not fill the model (exit 5): a multimodal checkpoint loaded
     through a text class would otherwise be a random model that trains without an error.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    options = {"dtype": dtype, "trust_remote_code": trust_remote_code, "output_loading_info": True}
+    options = {"dtype": dtype, "device": device, "quantize": quantize, "trust_remote_code": trust_remote_code}
+    model = load_checkpoint(reference, lambda config: AutoModelForCausalLM, **options)
+    # The multimodal classes say False, which turns the loss into a mean of micro-batch means: accumulation
+    # and several ranks would then weigh short answers more than one large batch does.
+    model.accepts_loss_kwargs = True
+    return model
+
+
+def load_checkpoint(
+    reference: str,
+    class_of: Callable[[PretrainedConfig], type],
+    *,
+    dtype: str,
+    device: str,
+    quantize: bool,
+    trust_remote_code: bool,
+    new: frozenset[str] = frozenset(),
+    **options,
+) -> PreTrainedModel:
+    """As `load_model`, through `class_of(config).from_pretrained` with `options`. Weights named in `new` may be missing."""
+    from transformers import AutoConfig
+
+    options |= {"dtype": dtype, "trust_remote_code": trust_remote_code, "output_loading_info": True}
     if quantize:
         options["quantization_config"] = _nf4(dtype)
         options["device_map"] = {"": device}
@@ -54,17 +77,14 @@ def load_model(
         config = AutoConfig.from_pretrained(reference, trust_remote_code=trust_remote_code)
         if config.model_type == "gemma2":
             options["attn_implementation"] = "eager"  # sdpa cannot soft-cap attention scores
-        model, info = AutoModelForCausalLM.from_pretrained(reference, **options)
+        model, info = class_of(config).from_pretrained(reference, **options)
     except Exception as error:  # a damaged config or tensor file surfaces as anything
         raise Failure(USAGE, "model-unreadable", f"{reference} cannot be loaded: {_reason(error)}") from error
-    check_loading(reference, info)
+    check_loading(reference, {**info, "missing_keys": set(info["missing_keys"]) - new})
     if quantize:
         keep_gradients_on_cpu(model)
     else:
         model.to(device)
-    # The multimodal classes say False, which turns the loss into a mean of micro-batch means: accumulation
-    # and several ranks would then weigh short answers more than one large batch does.
-    model.accepts_loss_kwargs = True
     return model
 
 

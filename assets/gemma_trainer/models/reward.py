@@ -1,0 +1,171 @@
+"""A Gemma with a scalar head: one number for a conversation, the higher the better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemma_trainer.models.load import adapter_base, load_adapter, load_checkpoint
+from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.rows.problems import USAGE, Failure
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+HEAD = "score"  # name of the linear layer in every sequence-classification class of transformers
+NEW = frozenset({f"{HEAD}.weight"})  # what a causal checkpoint has no weights for
+# Of a new head: scores begin near 0 and the loss at ln 2, however large the hidden states of a model are.
+INITIAL_SCALE = 0.01
+
+
+@dataclass
+class RewardModel:
+    """A trained reward model with the tokenizer and the chat template that it was trained with."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def score(self, conversations: Sequence[list[dict] | dict], batch_size: int = 16) -> list[float]:
+        """The reward of each conversation: a list of messages, or a row {"messages", "tools", ...}."""
+        rows = [row if isinstance(row, dict) else {"messages": row} for row in conversations]
+        ids = [
+            self.tokenizer.apply_chat_template(
+                row["messages"],
+                tools=row.get("tools") or None,
+                return_dict=False,
+                **(row.get("chat_template_kwargs") or {}),
+            )
+            for row in rows
+        ]
+        return score_ids(self.model, ids, batch_size)
+
+
+def load_reward_model(
+    run: str | Path, *, device: str | None = None, dtype: str | None = None, trust_remote_code: bool = False
+) -> RewardModel:
+    """The reward model of a run directory of rm_train.py, computing in `dtype` as it was trained in by default.
+
+    The base of a QLoRA run is loaded in 4 bits, as it was trained. Raises Failure (exit 2) when the folder holds no
+    reward model, and as `load_checkpoint` does.
+    """
+    from transformers import AutoTokenizer
+
+    if not is_reward_model(run):
+        raise Failure(USAGE, "reward-model-expected", f"{run} holds no reward model")
+    plan = _plan(run)
+    options = {
+        "dtype": dtype or plan.get("dtype", "float32"),
+        "device": device or _best_device(),
+        "trust_remote_code": trust_remote_code,
+    }
+    if (Path(run) / "adapter_config.json").is_file():
+        base = load_base(resolve_model(adapter_base(run)), quantize=plan.get("mode") == "qlora", **options)
+        model = load_adapter(base, str(run))
+    else:
+        model = load_checkpoint(str(run), reward_class, quantize=False, num_labels=1, **options)
+    tokenizer = AutoTokenizer.from_pretrained(str(run), trust_remote_code=trust_remote_code)
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return RewardModel(model.eval(), tokenizer)
+
+
+def is_reward_model(folder: str | Path) -> bool:
+    """Whether a local folder holds a reward model, as an adapter or in full."""
+    adapter, config = (_read(Path(folder) / name) for name in ("adapter_config.json", "config.json"))
+    if adapter:
+        return adapter.get("task_type") == "SEQ_CLS"
+    return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or [])
+
+
+def load_base(
+    reference: str, *, dtype: str, device: str, quantize: bool = False, trust_remote_code: bool = False, seed: int = 0
+) -> PreTrainedModel:
+    """A causal checkpoint with a new head, whose weights depend on `seed` only.
+
+    Every other weight comes from the checkpoint, or Failure (exit 5) is raised. The head is kept in float32: steps of a
+    usual learning rate are lost in bfloat16.
+    """
+    import torch
+
+    options = {"dtype": dtype, "device": device, "quantize": quantize, "trust_remote_code": trust_remote_code}
+    model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **options)
+    head = model.get_submodule(HEAD)
+    shape = head.weight.shape
+    random = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * INITIAL_SCALE / shape[1] ** 0.5
+    head.weight.data = random.to(head.weight.device)
+    keep_float(head)
+    return model
+
+
+def keep_float(head) -> None:
+    """Compute a linear layer, and what PEFT copies of it, in float32 behind layers of any dtype."""
+    head.float().register_forward_pre_hook(to_float)
+
+
+def to_float(module, inputs):
+    return tuple(value.float() for value in inputs)
+
+
+def reward_class(config: PretrainedConfig) -> type[PreTrainedModel]:
+    """The library's sequence-classification class for a config, else one made of the library's public parts.
+
+    transformers has none for Gemma 3n and Gemma 4. Since it is looked for, its own class is used from the day it exists;
+    both name their parts alike, so adapters fit either.
+    """
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as OWN
+    from transformers.modeling_layers import GenericForSequenceClassification
+
+    kind = type(config)
+    if kind in OWN:
+        return OWN[kind]
+    parents = (GenericForSequenceClassification, pretrained_class(kind))
+    name = kind.__name__.removesuffix("Config") + "ForSequenceClassification"
+    return type(name, parents, {"__annotations__": {"config": kind}, "config_class": kind})
+
+
+def pretrained_class(kind: type[PretrainedConfig]) -> type[PreTrainedModel]:
+    """What all models of a config class inherit, such as Gemma4PreTrainedModel."""
+    from transformers import MODEL_MAPPING, PreTrainedModel
+
+    return next(parent for parent in MODEL_MAPPING[kind].__mro__ if PreTrainedModel in parent.__bases__)
+
+
+def score_ids(model, rows: Sequence[Sequence[int]], batch_size: int) -> list[float]:
+    """The reward of each row of token ids, in their order."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    pad = model.config.get_text_config().pad_token_id
+    scores = [0.0] * len(rows)
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # batches of about equal length
+    model.eval()
+    with torch.inference_mode():
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            ids = pad_sequence([torch.tensor(rows[i]) for i in batch], batch_first=True, padding_value=pad)
+            mask = pad_sequence([torch.ones(len(rows[i]), dtype=torch.long) for i in batch], batch_first=True)
+            logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
+            for index, score in zip(batch, logits[:, 0].tolist(), strict=True):
+                scores[index] = score
+    return scores
+
+
+def _plan(run: str | Path) -> dict:
+    return _read(Path(run) / "run.json").get("plan", {})
+
+
+def _read(path: Path) -> dict:
+    """A JSON object, empty when there is none."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _best_device() -> str:
+    import torch
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found.type if found else "cpu"
