@@ -16,20 +16,26 @@ def adapt(model, plan: Plan):
     if plan.mode == "full":
         freeze_towers(model)
         return model
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
 
     set_seed(plan.seed)
-    config = LoraConfig(
+    return get_peft_model(model, lora_config(model, plan))
+
+
+def lora_config(model, plan: Plan):
+    """A peft.LoraConfig for new layers on the language model."""
+    from peft import LoraConfig
+
+    return LoraConfig(
         r=plan.lora["rank"],
         lora_alpha=plan.lora["alpha"],
         lora_dropout=plan.lora["dropout"],
         target_modules=lora_targets(model),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
 
 
-def prepare_model(model, plan: Plan):
+def prepare_model(model, plan: Plan, adapt=adapt):
     """The model with what is trained. Raises Failure (exit 5) when nothing, or a vision tower, would be."""
     model = adapt(model, plan)
     if plan.gradient_checkpointing:
