@@ -59,6 +59,7 @@ def make_plan(model: Path, **changes) -> Plan:
     values = {
         "method": "sft",
         "model": str(model),
+        "adapter": None,
         "family": "gemma3",
         "backend": "trl",
         "mode": "full",

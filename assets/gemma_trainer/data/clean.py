@@ -58,9 +58,9 @@ def _refuse_untold(row: Row) -> None:
     if "input_ids" in row.data:
         text = "the row holds token ids, and training and evaluation start from text"
         raise Failure(UNSUPPORTED, "tokens-not-text", text, file=row.file, line=row.line, path="input_ids")
-    for at, message in enumerate(row.data.get("messages", ())):
-        if media := media_of(message.get("content")):
-            text = f"the row holds {media[0]}, and only text is trained and measured"
-            raise Failure(
-                UNSUPPORTED, "media-unsupported", text, file=row.file, line=row.line, path=f"messages[{at}].content"
-            )
+    for column in ("messages", "prompt", "chosen", "rejected"):
+        for at, message in enumerate(row.data.get(column, ())):
+            if media := media_of(message.get("content")):
+                text = f"the row holds {media[0]}, and only text is trained and measured"
+                path = f"{column}[{at}].content"
+                raise Failure(UNSUPPORTED, "media-unsupported", text, file=row.file, line=row.line, path=path)

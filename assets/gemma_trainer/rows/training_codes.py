@@ -20,6 +20,31 @@ TRAINING: Entries = {
         "The adapter folder is damaged or belongs to another model.",
         "Give the run directory and the base model of one run.",
     ),
+    "run-unfinished": (
+        ERROR,
+        "The run directory to start from holds a run that did not finish.",
+        "Finish it, or give one of its checkpoints.",
+    ),
+    "start-untuned": (
+        WARNING,
+        "Preferences are trained on a base model that never learned to answer: it learns to avoid, not to speak.",
+        "Start from an instruction-tuned (-it) model, or from an SFT run of yours: sft_train.py first, then --adapter.",
+    ),
+    "chosen-collapsed": (
+        WARNING,
+        "The model gives its chosen answers far less probability than before; it may have unlearned to write them.",
+        "Add --sft-weight 0.2, raise --beta, halve --learning-rate, or train fewer --epochs.",
+    ),
+    "answer-lengths-differ": (
+        WARNING,
+        "One side's answers are much longer, so that length alone tells the sides apart and is what is learned.",
+        "Compare answers of like length, or look at the lengths of what the tuned model writes.",
+    ),
+    "beta-small": (
+        WARNING,
+        "With a beta this small the reference hardly holds the model, which drifts into odd text.",
+        "Use 0.1, or 0.01 at least.",
+    ),
     "nothing-trainable": (ERROR, "No parameter would be trained.", "Check --mode and the model."),
     "tower-trainable": (
         ERROR,

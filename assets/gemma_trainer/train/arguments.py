@@ -31,9 +31,9 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
     how = parser.add_argument_group("method")
     how.add_argument("--backend", choices=["auto", "trl"], default="auto", help="training engine (default auto)")
     how.add_argument("--mode", choices=["qlora", "lora", "full"], help="default: qlora on NVIDIA GPUs, else lora")
-    how.add_argument("--lora-rank", type=positive(int), default=16, help="default 16")
+    how.add_argument("--lora-rank", type=positive(int), help="default 16")
     how.add_argument("--lora-alpha", type=positive(float), help="default 2 x rank")
-    how.add_argument("--lora-dropout", type=fraction, default=0.0, help="default 0")
+    how.add_argument("--lora-dropout", type=fraction, help="default 0")
     how.add_argument("--dtype", choices=["bfloat16", "float32"], help="default: what the hardware does best")
 
     size = parser.add_argument_group("size of the run")

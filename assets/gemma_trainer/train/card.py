@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
-from gemma_trainer.evaluate.metrics import LABELS
 
 LOAD_ADAPTER = """from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
@@ -27,8 +26,13 @@ output = model.generate(**prompt, max_new_tokens=256)
 print(tokenizer.decode(output[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True))"""
 
 
-def write_card(path: Path, record: dict) -> None:
-    """Write README.md of a run directory from its run.json."""
+def loading_code(full: bool) -> str:
+    """Python that loads a tuned model and asks it something; `{folder}` stands for the run directory."""
+    return (LOAD_MODEL if full else LOAD_ADAPTER) + GENERATE
+
+
+def write_card(path: Path, record: dict, code: str, labels: dict[str, str]) -> None:
+    """Write README.md of a run directory from its run.json. `code` loads the result, `labels` name its measures."""
     plan, metrics = record["plan"], record["metrics"]
     full = plan["mode"] == "full"
     front = {"base_model": plan["model"], "tags": ["gemma", "gemma-trainer", plan["method"], plan["mode"]]}
@@ -44,14 +48,14 @@ def write_card(path: Path, record: dict) -> None:
         "",
         "## Load",
         "```python",
-        (LOAD_MODEL if full else LOAD_ADAPTER).format(folder="PATH_OF_THIS_FOLDER") + GENERATE,
+        code.replace("{folder}", "PATH_OF_THIS_FOLDER"),
         "```",
         "",
         "## Results",
         "| measure | before | after |",
         "| --- | --- | --- |",
-        *_result_lines(metrics),
-        *_unseen_lines(metrics.get("unseen_tables")),
+        *_result_lines(metrics, labels),
+        *_unseen_lines(metrics.get("unseen_tables"), labels),
         "",
         "![loss](loss.png)",
         "",
@@ -65,18 +69,17 @@ def write_card(path: Path, record: dict) -> None:
         file.write("\n".join(lines))
 
 
-def _result_lines(metrics: dict) -> list[str]:
+def _result_lines(metrics: dict, labels: dict[str, str]) -> list[str]:
     before, after = metrics.get("before") or {}, metrics.get("after") or {}
-    names = {"loss": f"held-out {LABELS['loss']}"} | {key: label for key, label in LABELS.items() if key != "loss"}
     lines = [
         f"| {label} | {_number(before.get(key))} | {_number(after.get(key))} |"
-        for key, label in names.items()
+        for key, label in labels.items()
         if after.get(key) is not None
     ]
     return lines or ["| final training loss | | " + _number(metrics.get("train_loss")) + " |"]
 
 
-def _unseen_lines(unseen: dict | None) -> list[str]:
+def _unseen_lines(unseen: dict | None, labels: dict[str, str]) -> list[str]:
     """The demo's questions about tables that stand nowhere in its training data."""
     if not unseen:
         return []
@@ -86,7 +89,7 @@ def _unseen_lines(unseen: dict | None) -> list[str]:
         "",
         "| measure | before | after |",
         "| --- | --- | --- |",
-        *_result_lines(unseen),
+        *_result_lines(unseen, labels),
     ]
 
 
@@ -100,6 +103,8 @@ def _training_facts(plan: dict, record: dict) -> dict:
         "rows": f"{data['train_rows']} trained, {data['eval_rows']} held out (data hash `{data['data_hash'][:16]}`)",
         "steps": f"{plan['steps']} of {plan['effective_batch_size']} rows",
         "learning rate": plan["learning_rate"],
+        **({"starting adapter": plan["adapter"]["path"]} if plan["adapter"] else {}),
+        **{name.replace("_", " "): value for name, value in plan["objective"].items()},
         **({"LoRA": f"rank {plan['lora']['rank']}, alpha {plan['lora']['alpha']:g}"} if plan["lora"] else {}),
         "precision": plan["dtype"],
         "chat template": f"{plan['family']}, sha256 `{(plan['template_hash'] or 'none')[:16]}`",

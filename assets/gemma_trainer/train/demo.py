@@ -16,7 +16,7 @@ from gemma_trainer.evaluate.compare import load_held_out, measure_model, table
 from gemma_trainer.evaluate.metrics import METRICS
 from gemma_trainer.models.load import load_model, quiet_libraries
 from gemma_trainer.plan.hardware import share_cores
-from gemma_trainer.train.card import write_card
+from gemma_trainer.train.card import loading_code, write_card
 from gemma_trainer.train.method import ASSETS
 from gemma_trainer.train.run import require_training_packages, run_training
 from gemma_trainer.train.run_dir import RunDirectory, write_json
@@ -122,7 +122,7 @@ def _record(output: Path, before: dict, after: dict) -> None:
     record["metrics"] |= {"before": before["seen"], "after": after["seen"]}
     record["metrics"]["unseen_tables"] = {"before": before["unseen"], "after": after["unseen"]}
     write_json(run.run_file, record)
-    write_card(output / "README.md", record)
+    write_card(output / "README.md", record, loading_code(full=True), SupervisedTuning.labels)
 
 
 def _summary(output: Path, held_out: dict, before: dict, after: dict) -> str:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformers import TrainerCallback
 
 from gemma_trainer.train.run_dir import RunDirectory, mark_complete
 
-KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch", "mean_token_accuracy", "eval_mean_token_accuracy")
+KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch")  # of every method
 
 
 class Recorder(TrainerCallback):
     """Appends every log line to metrics.jsonl and shows progress on stderr."""
 
-    def __init__(self, run: RunDirectory, steps: int):
+    def __init__(self, run: RunDirectory, steps: int, logged: Iterable[str] = ()):
         self.run, self.steps = run, steps
+        self.kept = (*KEPT, *(f"{side}{name}" for name in logged for side in ("", "eval_")))
         self.bar = None
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -28,7 +30,7 @@ class Recorder(TrainerCallback):
             self.bar = tqdm(total=self.steps, initial=state.global_step, unit="step", file=sys.stderr)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        line = {key: logs[key] for key in KEPT if key in logs}
+        line = {key: logs[key] for key in self.kept if key in logs}
         if not line.keys() & {"loss", "eval_loss"}:
             return
         self.run.log({"step": state.global_step, **line})

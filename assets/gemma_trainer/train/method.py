@@ -11,7 +11,9 @@ from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.rows.problems import Problem
 from gemma_trainer.train.rows import EncodedSet
+from gemma_trainer.train.start import Start
 
 if TYPE_CHECKING:
     from gemma_trainer.train.setup import Prepared
@@ -29,14 +31,21 @@ class Method:
     learning_rate: dict[str, float]  # default by mode
     texts = 1  # token sequences a row
     measures: dict[str, str]  # {key of metrics.before and metrics.after: key in the trainer's log}
+    labels: dict[str, str]  # {the same key: its name in the model card}
+    panels: dict[str, str]  # {key in the trainer's log: axis of its curve}; `eval_` before it gives the held-out points
+    logged: tuple[str, ...] = ()  # keys of the trainer's log to keep in metrics.jsonl beside those of every method
 
-    def objective(self, args: Namespace) -> dict:
+    def objective(self, args: Namespace, mode: str, start: Start) -> dict:
         """What plan.objective holds: the settings that only this method has. Raises Failure (exit 2)."""
         raise NotImplementedError
 
     def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> EncodedSet:
         """Rows as ids and masks; overlong ones as --overlong says. Raises Failure (exit 3)."""
         raise NotImplementedError
+
+    def advice(self, args: Namespace, start: Start, renderer: Renderer, train: EncodedSet) -> list[Problem]:
+        """Warnings about settings and data of this method, before anything is loaded."""
+        return []
 
     def load_model(self, plan: Plan, source: str, trust_remote_code: bool):
         """The model that training starts from. Raises Failure."""
@@ -82,6 +91,16 @@ class Method:
     def sample(self, prepared: Prepared) -> list[int]:
         """Ids of a trained row."""
         return prepared.train.rows[0].ids
+
+    def findings(self, plan: Plan, lines: list[dict]) -> list[Problem]:
+        """Warnings about how the run went, from the lines of metrics.jsonl."""
+        return []
+
+    def loading_code(self, plan: Plan) -> str:
+        """Python for the model card that loads the result; `{folder}` stands for the run directory."""
+        from gemma_trainer.train.card import loading_code
+
+        return loading_code(plan.mode == "full")
 
     def next_commands(self, folder: Path, plan: Plan) -> list[str]:
         """What to run on a finished run."""

@@ -92,9 +92,9 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     quiet_libraries()
     source = resolve_model(plan.model)
     finite, signals = FiniteLoss(), StopOnSignal()
-    callbacks = [Recorder(run, plan.steps), Checkpoints(), finite, signals]
+    callbacks = [Recorder(run, plan.steps, method.logged), Checkpoints(), finite, signals]
     model = method.load_model(plan, source, args.trust_remote_code)
-    tokenizer = load_tokenizer_files(source, prepared.plain_template)
+    tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)
     trainer = method.build_trainer(model, tokenizer, prepared, run.checkpoints, args.report_to, callbacks)
     run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
     run.drop_incomplete_checkpoints()
@@ -133,17 +133,19 @@ def _check_finished(trainer, steps: int, finite, signals, run: RunDirectory) -> 
 def _finish(method: Method, prepared: Prepared, run: RunDirectory, model, tokenizer, metrics: dict) -> Outcome:
     """Save, reopen, compare, describe. The run is done only after all of that."""
     from gemma_trainer.train.card import write_card
-    from gemma_trainer.train.chart import draw_loss
+    from gemma_trainer.train.chart import draw_curves
 
     plan = prepared.plan
     method.save(model, tokenizer, prepared, run.path)
     metrics["reopened"] = method.verify(model, prepared, run.path)
-    draw_loss(run.metrics(), run.path / "loss.png", f"{run.path.name}: {plan.family} {plan.method}, {plan.mode}")
+    lines = run.metrics()
+    title = f"{run.path.name}: {plan.family} {plan.method}, {plan.mode}"
+    draw_curves(lines, run.path / "loss.png", title, method.panels)
     run.update(status="done", metrics=metrics, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-    write_card(run.path / "README.md", run.record)
+    write_card(run.path / "README.md", run.record, method.loading_code(plan), method.labels)
     return Outcome(
         result={"run": str(run.path), "status": "done", "metrics": metrics, "plan": plan.as_dict()},
-        warnings=prepared.warnings,
+        warnings=[*prepared.warnings, *method.findings(plan, lines)],
         next=method.next_commands(run.path, plan),
         summary=f"{run.path}: done in {metrics['seconds']:.0f} s, {method.summary(metrics)}",
     )

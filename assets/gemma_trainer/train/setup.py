@@ -17,7 +17,9 @@ from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
 from gemma_trainer.train.method import Method
 from gemma_trainer.train.rows import EncodedSet, check_trained
-from gemma_trainer.train.start import find_start
+from gemma_trainer.train.start import Start, find_start
+
+RANK = 16
 
 
 @dataclass
@@ -48,12 +50,13 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     start = find_start(args.model, adapter)
     described = describe_model(args.family, start.files)
     family, renderer, tokenizer = described.family, described.renderer, described.tokenizer
+    config = described.config or describe_model(args.family, start.model).config  # an adapter folder has none
     plain, warnings = _plain_template(renderer)
     if mode == "qlora" and hardware.kind == "mps":
         warnings.append(
             Problem("mode-unverified", "QLoRA on an Apple GPU has not been run here", fix="Pass --mode lora.")
         )
-    if mode != "full" and (described.config.get("text_config") or described.config).get("num_experts"):
+    if mode != "full" and (config.get("text_config") or config).get("num_experts"):
         warnings.append(Problem("experts-untrained", "the experts of this model get no adapters, its other layers do"))
     if len(hardware.gpus) > 1:
         warnings.append(Problem("gpus-unused", f"1 of {len(hardware.gpus)} GPUs is used"))
@@ -71,9 +74,6 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     )
     steps = planning.count_steps(len(train.rows), micro, accumulation, args.epochs, args.max_steps)
     per_epoch = planning.count_steps(len(train.rows), micro, accumulation, 1.0, None)
-    lora = {"rank": args.lora_rank, "alpha": args.lora_alpha or 2 * args.lora_rank, "dropout": args.lora_dropout}
-    if start.adapter:  # its layers are trained further
-        lora |= {"rank": start.adapter["rank"], "alpha": start.adapter["alpha"]}
     plan = Plan(
         method=method.name,
         model=start.model,
@@ -84,7 +84,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         device=hardware.kind,
         dtype=dtype,
         why={"backend": why_backend, "mode": why_mode, "dtype": why_dtype, "batch": why_batch},
-        lora=None if mode == "full" else lora,
+        lora=None if mode == "full" else _lora(args, start),
         learning_rate=args.learning_rate or method.learning_rate[mode],
         epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,
         effective_batch_size=args.effective_batch_size,
@@ -93,9 +93,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         steps=steps,
         warmup_steps=int(planning.WARMUP * steps),
         save_steps=args.save_steps or max(1, steps // planning.CHECKPOINTS),
-        gradient_checkpointing=planning.needs_checkpointing(
-            described.config, micro * method.texts * longest, hardware.kind
-        ),
+        gradient_checkpointing=planning.needs_checkpointing(config, micro * method.texts * longest, hardware.kind),
         autocast=dtype == "bfloat16" or (hardware.kind == "cuda" and hardware.bfloat16),
         max_length=args.max_length,
         overlong=args.overlong,
@@ -110,6 +108,17 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     )
     warnings += [*sides.warnings, *train.warnings, *held_out.warnings, *method.advice(args, start, renderer, train)]
     return Prepared(plan, renderer, tokenizer, train, held_out, plain, start.files, warnings)
+
+
+def _lora(args: Namespace, start: Start) -> dict:
+    """Rank, alpha and dropout; those of the adapter where its layers are trained further. Raises Failure (exit 2)."""
+    if start.adapter is None:
+        rank = args.lora_rank or RANK
+        return {"rank": rank, "alpha": args.lora_alpha or 2 * rank, "dropout": args.lora_dropout or 0.0}
+    if args.lora_rank or args.lora_alpha or args.lora_dropout:
+        text = f"--lora-rank, --lora-alpha and --lora-dropout belong to new layers, and those of {start.adapter['path']} are trained further"
+        raise Failure(USAGE, "usage", text, fix="Drop these flags.")
+    return {"rank": start.adapter["rank"], "alpha": start.adapter["alpha"], "dropout": 0.0}
 
 
 def _plain_template(renderer: Renderer) -> tuple[str | None, list[Problem]]:

@@ -10,9 +10,11 @@ from gemma_trainer.cli import command
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
+from gemma_trainer.evaluate.metrics import LABELS
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.rows import EncodedSet, encode_rows
+from gemma_trainer.train.start import Start
 
 
 class SupervisedTuning(Method):
@@ -21,8 +23,11 @@ class SupervisedTuning(Method):
     learning_rate = {"qlora": 2e-4, "lora": 2e-4, "full": 2e-5}  # noqa: RUF012
     # Averaged over batches; evaluate.py averages over tokens, so the two differ a little where rows differ in length.
     measures = {"loss": "eval_loss"}  # noqa: RUF012
+    labels = LABELS | {"loss": f"held-out {LABELS['loss']}"}
+    panels = {"loss": "loss per trained token"}  # noqa: RUF012
+    logged = ("mean_token_accuracy",)
 
-    def objective(self, args: Namespace) -> dict:
+    def objective(self, args: Namespace, mode: str, start: Start) -> dict:
         return {"loss": "cross-entropy"}
 
     def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> EncodedSet:

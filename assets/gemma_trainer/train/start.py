@@ -1,0 +1,94 @@
+"""What a run starts from: a model, a finished run directory, or an adapter on its base model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from gemma_trainer.data.reading.sources import data_hash
+from gemma_trainer.models.load import adapter_base
+from gemma_trainer.models.resolve import is_local
+from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
+
+CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
+
+
+class Start(NamedTuple):
+    """`model` is the base where there is an `adapter`: {"path", "hash", "rank", "alpha"}. `files` holds tokenizer and
+    template: the adapter's where it has them, for it was trained on these."""
+
+    model: str
+    adapter: dict | None
+    files: str
+
+    @property
+    def tuned(self) -> bool:
+        """Whether a finished run of these scripts, or an adapter, came before."""
+        return self.adapter is not None or _run_of(Path(self.model)) is not None
+
+
+def find_start(model: str | None, adapter: str | None) -> Start:
+    """From --model and --adapter; each may name a run directory. Raises Failure (exit 2, 5)."""
+    given = adapter or model
+    folder = Path(given).expanduser()
+    _check_finished(folder)
+    if not (folder / CONFIG).is_file():
+        if adapter and (folder / "config.json").is_file() and not model:
+            return _model(str(folder))  # the run directory of a full fine-tuning
+        if adapter:
+            raise Failure(USAGE, "adapter-unreadable", f"--adapter {adapter} holds no {CONFIG}")
+        return _model(model)
+    if adapter and model and (Path(model).expanduser() / CONFIG).is_file():
+        raise Failure(
+            USAGE, "usage", f"--model {model} holds an adapter itself; give one of the two, or its base model"
+        )
+    base = _absolute(model if adapter and model else adapter_base(folder))
+    folder = folder.resolve()
+    files = str(folder) if (folder / "tokenizer.json").is_file() else base
+    return Start(base, _describe(folder), files)
+
+
+def _model(reference: str) -> Start:
+    model = _absolute(reference)
+    return Start(model, None, model)
+
+
+def _absolute(reference: str) -> str:
+    return str(Path(reference).expanduser().resolve()) if is_local(reference) else reference
+
+
+def _describe(folder: Path) -> dict:
+    """Raises Failure when the adapter cannot be trained further."""
+    weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if weights is None:
+        raise Failure(USAGE, "adapter-unreadable", f"{folder} holds no {WEIGHTS[0]}")
+    config = json.loads((folder / CONFIG).read_text("utf-8"))
+    if config.get("peft_type") != "LORA" or config.get("task_type") == "SEQ_CLS":
+        kind = "a reward model" if config.get("task_type") == "SEQ_CLS" else config.get("peft_type")
+        raise Failure(
+            UNSUPPORTED, "adapter-unreadable", f"{folder} is {kind}, and training goes on from LoRA of a chat model"
+        )
+    facts = {"path": str(folder), "hash": data_hash([folder / CONFIG, weights])}
+    return {**facts, "rank": config["r"], "alpha": config["lora_alpha"]}
+
+
+def _run_of(folder: Path) -> dict | None:
+    """run.json of a run directory."""
+    try:
+        return json.loads((folder / "run.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _check_finished(folder: Path) -> None:
+    """A run that is not done holds no result yet, or an old one. Raises Failure (exit 2)."""
+    run = _run_of(folder)
+    if run is not None and run.get("status") != "done":
+        raise Failure(
+            USAGE,
+            "run-unfinished",
+            f"{folder} is a run that is {run.get('status')}, not done",
+            fix=f"Finish it, or give one of its checkpoints: {folder / 'checkpoints'}{os.sep}checkpoint-N.",
+        )
