@@ -174,9 +174,7 @@ def test_loop(text):
         "=" * 500,
         ", ".join(map(str, range(1, 200))),
         "\n".join(f"INSERT INTO tides VALUES ({n}, {n * 7 % 13}, 'station {n}');" for n in range(30)),
-        "\n".join(
-            f"{n}. {word} bread" for n, word in enumerate("rye oat corn flat soda milk black white brown".split(), 1)
-        ),
+        "\n".join(f"{n}. {word} bread" for n, word in enumerate(["rye", "oat", "corn", "flat", "soda"], 1)),
         "def f(n):\n    if n < 2:\n        return n\n    return f(n - 1) + f(n - 2)\n\n\nprint(f(10))\n",
         "潮汐是海水在月球和太阳引力作用下产生的周期性运动。春潮出现在新月和满月时，小潮出现在上弦月和下弦月时。"
         "水手们自古以来就根据潮汐安排出港和入港的时间，因为浅水区在低潮时无法通行。",

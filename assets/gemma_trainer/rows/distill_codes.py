@@ -16,4 +16,10 @@ DISTILL: Entries = {
         "Run the same command with a larger budget: it goes on.",
     ),
     "requests-failed": (WARNING, "Some requests failed for good.", "Run the same command with --retry-failed."),
+    "schema-broken": (ERROR, "A JSON Schema cannot be read or is none.", "Correct it; $ref may point inside only."),
+    "verifier-broken": (
+        ERROR,
+        "The verifier's file or function cannot be found or loaded.",
+        "Give --verifier FILE.py:function, a function of an answer's text and its prompt row.",
+    ),
 }
