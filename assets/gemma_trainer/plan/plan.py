@@ -70,7 +70,7 @@ class Plan:
                 f"{self.steps} ({self.epochs:g} epochs), warm-up {self.warmup_steps}, checkpoint every {self.save_steps}",
             ),
             ("rate", f"{self.learning_rate:g}, cosine"),
-            *((name.replace("_", " "), str(value)) for name, value in self.objective.items()),
+            *((name.replace("_", " "), str(value)) for name, value in self.objective.items() if value),
             ("length", f"at most {self.max_length} tokens, longer rows: {self.overlong}, loss on {self.loss_on} turns"),
             *((f"why {key}", reason) for key, reason in self.why.items()),
             ("launch", self.launch),

@@ -15,6 +15,44 @@ def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_rm_arguments(parser: argparse.ArgumentParser) -> None:
+    how = add_training_arguments(parser, rate="default 1e-4 for adapters, 1e-5 for full", epochs=1.0)
+    how.add_argument("--adapter", metavar="DIR", help="SFT run directory or adapter folder to start from")
+    how.add_argument(
+        "--center-coefficient",
+        type=fraction,
+        default=0.01,
+        help="weight of the penalty that keeps scores around 0 (default 0.01; 0: none)",
+    )
+
+
+def add_dpo_arguments(parser: argparse.ArgumentParser) -> None:
+    how = add_training_arguments(parser, rate="default 1e-5 for adapters, 1e-6 for full", epochs=1.0)
+    how.add_argument(
+        "--adapter", metavar="DIR", help="SFT run or adapter folder to start from; its base model is found in it"
+    )
+    how.add_argument("--beta", type=positive(float), default=0.1, help="hold of the reference (default 0.1)")
+    how.add_argument(
+        "--loss-type", choices=["sigmoid", "ipo", "hinge", "robust"], default="sigmoid", help="default sigmoid (DPO)"
+    )
+    how.add_argument(
+        "--label-smoothing", type=share, metavar="P", help="robust: share of pairs labelled wrongly (default 0.1)"
+    )
+    how.add_argument(
+        "--sft-weight", type=fraction, default=0.0, metavar="W", help="weight of the chosen answers' SFT loss (default 0)"
+    )
+    how.add_argument(
+        "--precompute-ref", action="store_true", help="compute the reference's log-probabilities once, before training"
+    )
+
+
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 0.5:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 0.5)")
+    return value
+
+
 def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: float):
     """The flags of every method; returns the group that takes those of one. `rate`: help of --learning-rate."""
     what = parser.add_argument_group("model and data")

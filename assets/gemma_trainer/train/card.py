@@ -104,7 +104,7 @@ def _training_facts(plan: dict, record: dict) -> dict:
         "steps": f"{plan['steps']} of {plan['effective_batch_size']} rows",
         "learning rate": plan["learning_rate"],
         **({"starting adapter": plan["adapter"]["path"]} if plan["adapter"] else {}),
-        **{name.replace("_", " "): value for name, value in plan["objective"].items()},
+        **{name.replace("_", " "): value for name, value in plan["objective"].items() if value},
         **({"LoRA": f"rank {plan['lora']['rank']}, alpha {plan['lora']['alpha']:g}"} if plan["lora"] else {}),
         "precision": plan["dtype"],
         "chat template": f"{plan['family']}, sha256 `{(plan['template_hash'] or 'none')[:16]}`",

@@ -7,12 +7,19 @@ from pathlib import Path
 import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer, set_seed
 
-from gemma_trainer.models.load import check_trainable, freeze_towers, lora_targets
+from gemma_trainer.models.load import check_trainable, freeze_towers, load_adapter, lora_targets
 from gemma_trainer.plan.plan import Plan
 
 
 def adapt(model, plan: Plan):
-    """The model with what the plan trains: new LoRA layers on the language model, or all of its weights."""
+    """The model with what the plan trains: LoRA layers on the language model, new or those of the starting adapter, or all
+    of its weights, with a starting adapter merged into them."""
+    if plan.adapter:
+        adapted = load_adapter(model, plan.adapter["path"], trainable=True)
+        adapted.active_peft_config.base_model_name_or_path = model.name_or_path
+        if plan.mode != "full":
+            return adapted
+        model = adapted.merge_and_unload().requires_grad_(True)
     if plan.mode == "full":
         freeze_towers(model)
         return model

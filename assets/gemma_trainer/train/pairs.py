@@ -8,9 +8,13 @@ from typing import NamedTuple
 from gemma_trainer.data.encode import Encoded, RowTokenizer
 from gemma_trainer.data.lengths import sequences
 from gemma_trainer.data.options import Row
-from gemma_trainer.data.render import Renderer
+from gemma_trainer.data.render import Rendered, Renderer
+from gemma_trainer.data.view import row_view
 from gemma_trainer.rows.problems import DATA_INVALID, Failure
 from gemma_trainer.train.rows import EncodedSet, chunked, left_out, render_row
+
+
+SIDES = ("chosen", "rejected")
 
 
 class EncodedPair(NamedTuple):
@@ -25,6 +29,7 @@ class PairSet(EncodedSet):
     """As EncodedSet, of EncodedPair; a pair is as long as its longer side."""
 
     rows: list[EncodedPair]
+    first: tuple[Rendered, Rendered] | None = None
 
     @property
     def tokens(self) -> int:
@@ -38,11 +43,18 @@ class PairSet(EncodedSet):
     def longest(self) -> int:
         return max((len(side.ids) for pair in self.rows for side in pair[:2]), default=0)
 
+    def facts(self) -> dict:
+        return super().facts() | {"answer_tokens": self.answer_tokens()}
+
+    def views(self) -> list[dict]:
+        sides = zip(SIDES, self.first, self.rows[0][:2], strict=True)
+        return [{**row_view(*self.sources[0][1:], text, encoded), "side": side} for side, text, encoded in sides]
+
     def answer_tokens(self) -> dict[str, float]:
         """Mean length of the answers of each side, in trained tokens."""
         count = max(len(self.rows), 1)
         means = (sum(sum(pair[side].mask) for pair in self.rows) / count for side in (0, 1))
-        return dict(zip(("chosen", "rejected"), means, strict=True))
+        return dict(zip(SIDES, means, strict=True))
 
 
 def encode_pairs(
@@ -73,7 +85,7 @@ def encode_pairs(
             if not (any(chosen.mask) and any(rejected.mask)):
                 result.untrained += 1
                 continue
-            result.first = result.first or texts[2 * at]
+            result.first = result.first or (texts[2 * at], texts[2 * at + 1])
             result.rows.append(EncodedPair(chosen, rejected, row.data.get("margin")))
             result.sources.append(row)
     result.warnings += left_out(result, max_length, overlong)

@@ -42,6 +42,19 @@ class EncodedSet:
     def longest(self) -> int:
         return max((len(row.ids) for row in self.rows), default=0)
 
+    def facts(self) -> dict:
+        """What the plan says of the training rows."""
+        return {
+            "train_rows": len(self.rows),
+            "train_tokens": self.tokens,
+            "trained_tokens": self.trained_tokens,
+            "longest": self.longest,
+        }
+
+    def views(self) -> list[dict]:
+        """The first row for people, see data/view.py."""
+        return [row_view(*self.sources[0][1:], self.first, self.rows[0])]
+
 
 def encode_rows(
     loaded: Iterable[Row],
@@ -109,9 +122,8 @@ def render_row(row: Row, data: dict, renderer: Renderer, loss_on: str) -> Render
 
 
 def masked_sample(encoded: EncodedSet, colour: bool) -> str:
-    """The first row as the model reads it, with what carries loss marked."""
-    source = encoded.sources[0]
-    return painted(row_view(source.file, source.line, source.row, encoded.first, encoded.rows[0]), colour)
+    """The first row as the model reads it, both sides of a preference, with what carries loss marked."""
+    return "\n".join(painted(view, colour) for view in encoded.views())
 
 
 def check_trained(encoded: EncodedSet, what: str) -> None:

@@ -151,11 +151,8 @@ def _load(args: Namespace, method: str, model: Model) -> _Sides:
 
 def _data_facts(train: EncodedSet, held_out: EncodedSet, data_hash: str) -> dict:
     return {
-        "train_rows": len(train.rows),
+        **train.facts(),
         "eval_rows": len(held_out.rows),
-        "train_tokens": train.tokens,
-        "trained_tokens": train.trained_tokens,
-        "longest": train.longest,
         "overlong": train.overlong + held_out.overlong,
         "data_hash": data_hash,
     }

@@ -1,0 +1,139 @@
+"""Direct preference optimisation: the chosen answer gains on the rejected one, measured against the starting model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from gemma_trainer.cli import command
+from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.options import Row
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.rows.problems import USAGE, Failure, Problem
+from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.pairs import PairSet, encode_pairs
+from gemma_trainer.train.start import Start
+
+FLIPPED = 0.1  # share of wrong labels that the robust loss assumes
+SMALL_BETA = 0.01
+LENGTH_RATIO = 1.5  # of the longer side to the shorter
+COLLAPSE = 0.5  # nats per token that chosen answers may lose: each token at 60 % of its probability
+
+
+class PreferenceTuning(Method):
+    name = "dpo"
+    script = "dpo_train.py"
+    # Adapters: between Zephyr's QLoRA recipe (5e-6) and the usual tenfold of full fine-tuning; full: TRL's default.
+    learning_rate = {"qlora": 1e-5, "lora": 1e-5, "full": 1e-6}  # noqa: RUF012
+    texts = 2
+    measures = {  # noqa: RUF012
+        "loss": "eval_loss",
+        "reward_accuracy": "eval_rewards/accuracies",
+        "reward_margin": "eval_rewards/margins",
+        "chosen_logp": "eval_logps/chosen",
+        "rejected_logp": "eval_logps/rejected",
+        "kl": "eval_kl",
+    }
+    labels = {  # noqa: RUF012
+        "loss": "held-out loss per pair",
+        "reward_accuracy": "held-out reward accuracy",
+        "reward_margin": "held-out reward margin",
+        "chosen_logp": "log-probability of chosen answers",
+        "rejected_logp": "log-probability of rejected answers",
+        "kl": "KL to the reference per answer token",
+    }
+    panels = {  # noqa: RUF012
+        "loss": "loss per pair",
+        "rewards/accuracies": "reward accuracy",
+        "rewards/margins": "reward margin",
+        "kl": "KL per token",
+    }
+    logged = (
+        "rewards/accuracies",
+        "rewards/margins",
+        "rewards/chosen",
+        "rewards/rejected",
+        "logps/chosen",
+        "logps/rejected",
+        "kl",
+    )
+
+    def objective(self, args: Namespace, mode: str, start: Start) -> dict:
+        if args.label_smoothing is not None and args.loss_type != "robust":
+            raise Failure(USAGE, "usage", "--label-smoothing belongs to --loss-type robust", fix="Drop it.")
+        smoothing = FLIPPED if args.label_smoothing is None else args.label_smoothing
+        return {
+            "loss": args.loss_type,
+            "beta": args.beta,
+            "label_smoothing": smoothing if args.loss_type == "robust" else 0.0,
+            "sft_weight": args.sft_weight,
+            "reference": reference_in_words(mode, start, args.precompute_ref),
+            "precompute_ref": args.precompute_ref,
+        }
+
+    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
+        return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
+
+    def advice(self, args: Namespace, start: Start, renderer: Renderer, train: PairSet) -> list[Problem]:
+        problems = []
+        if not start.tuned and (renderer.template is None or start.model.lower().endswith(("-pt", "-base"))):
+            text = f"{start.model} is a base model that was never tuned to answer, and it is also the reference"
+            problems.append(Problem("start-untuned", text))
+        if args.beta < SMALL_BETA and args.loss_type != "ipo":
+            problems.append(Problem("beta-small", f"--beta {args.beta:g} is under {SMALL_BETA:g}"))
+        chosen, rejected = train.answer_tokens().values()
+        if max(chosen, rejected) > LENGTH_RATIO * min(chosen, rejected):
+            text = f"chosen answers have {chosen:.0f} tokens on average, rejected ones {rejected:.0f}"
+            problems.append(Problem("answer-lengths-differ", text))
+        return problems
+
+    def build_trainer(self, model, tokenizer, prepared, folder: Path, report_to: str, callbacks: list):
+        from gemma_trainer.train.trainer_dpo import build_trainer
+
+        rows = prepared.train.rows, prepared.held_out.rows
+        return build_trainer(model, tokenizer, prepared.plan, *rows, folder, report_to, callbacks)
+
+    def sample(self, prepared) -> list[int]:
+        return prepared.train.rows[0].chosen.ids
+
+    def findings(self, plan: Plan, lines: list[dict]) -> list[Problem]:
+        """A collapse of the chosen answers, on held-out rows where there are some, else on the last ten logged steps."""
+        held_out = [line["eval_rewards/chosen"] for line in lines if "eval_rewards/chosen" in line][-1:]
+        seen = held_out or [line["rewards/chosen"] for line in lines if "rewards/chosen" in line][-10:]
+        lost = -sum(seen) / len(seen) / plan.objective["beta"] / plan.data["answer_tokens"]["chosen"]
+        if lost < COLLAPSE:
+            return []
+        text = f"chosen answers lost {lost:.2f} nats per token against the reference"
+        return [Problem("chosen-collapsed", text)]
+
+    def next_commands(self, folder: Path, plan: Plan) -> list[str]:
+        """What supervised tuning taught should still be there."""
+        held_out = Path(plan.adapter["path"] if plan.adapter else plan.model) / HELD_OUT
+        if not held_out.is_file():
+            return []
+        tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
+        as_trained = ["--quantize"] if plan.mode == "qlora" else []
+        return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, *as_trained)]
+
+    def summary(self, metrics: dict) -> str:
+        before, after = metrics["before"], metrics["after"]
+        if after["loss"] is None:
+            return f"final training loss {metrics['train_loss']:.4f}"
+        moved = "" if after["kl"] is None else f", KL to the reference {after['kl']:.4f} per token"
+        accuracy = f"{before['reward_accuracy']:.1%} -> {after['reward_accuracy']:.1%}"
+        return f"held-out reward accuracy {accuracy}, loss {before['loss']:.4f} -> {after['loss']:.4f}{moved}"
+
+
+def reference_in_words(mode: str, start: Start, precomputed: bool) -> str:
+    """What answers are measured against: the policy as it is before the first step."""
+    if mode == "full":
+        what = "the starting adapter merged into its model" if start.adapter else "the starting model"
+        return f"{what}, " + ("not kept: computed before training" if precomputed else "a frozen second copy")
+    what = (
+        "the starting adapter, a frozen copy of it"
+        if start.adapter
+        else "the starting model, new adapters switched off"
+    )
+    return f"{what}; computed before training" if precomputed else what

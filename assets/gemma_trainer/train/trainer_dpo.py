@@ -1,0 +1,140 @@
+"""TRL's DPOTrainer over pairs that are rendered, cut and masked already."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
+from transformers import set_seed
+from trl import DPOConfig, DPOTrainer
+from trl.trainer.utils import use_adapter
+
+from gemma_trainer.evaluate.preferences import measure_preferences
+from gemma_trainer.models.load import check_trainable
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.pairs import SIDES, EncodedPair
+
+REFERENCE = "ref"  # TRL's name for its frozen copy of a starting adapter
+
+
+def as_dataset(pairs: Sequence[EncodedPair]) -> Dataset:
+    """Columns `chosen_ids`, `chosen_mask`, `rejected_ids`, `rejected_mask`: prompt and answer, one list of int per row."""
+    columns = {f"{side}_ids": [list(getattr(pair, side).ids) for pair in pairs] for side in SIDES}
+    return Dataset.from_dict(columns | {f"{side}_mask": [list(getattr(p, side).mask) for p in pairs] for side in SIDES})
+
+
+@dataclass
+class PairCollator:
+    """Batches as TRL's DPO takes them: chosen sequences, then the rejected ones, padded on the right.
+
+    TRL's own collator trains all that follows the prompt, results of tools too.
+    """
+
+    pad_id: int
+
+    def __call__(self, pairs: Sequence[dict]) -> dict[str, torch.Tensor]:
+        ids, masks = (
+            [torch.tensor(pair[f"{side}_{what}"]) for side in SIDES for pair in pairs] for what in ("ids", "mask")
+        )
+        batch = {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_id),
+            "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+            "completion_mask": pad_sequence(masks, batch_first=True),
+        }
+        computed = [f"ref_{side}_logps" for side in SIDES if f"ref_{side}_logps" in pairs[0]]
+        return batch | {name: torch.tensor([pair[name] for pair in pairs]) for name in computed}
+
+
+class PreferenceTrainer(DPOTrainer):
+    """Evaluates pair by pair, with the distance to the reference. Nothing random is drawn for it, so a resumed run goes
+    on as an undisturbed one."""
+
+    def __init__(self, *args, objective: dict, **kwargs):
+        self.objective = objective
+        super().__init__(*args, **kwargs)
+
+    def _prepare_dataset(self, dataset, *args):
+        return dataset  # TRL would render and tokenize
+
+    @contextmanager
+    def reference(self) -> Iterator:
+        """The model that the run started from; None where only its log-probabilities are kept."""
+        if self.ref_model is not None or self.args.precompute_ref_log_probs and not hasattr(self.model, "peft_config"):
+            yield self.ref_model
+            return
+        with use_adapter(self.model, REFERENCE if REFERENCE in self.model.peft_config else None):
+            yield self.model
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        self.model.eval()
+        rows, size = self.eval_dataset, self.args.per_device_eval_batch_size
+        batches = (self.data_collator([rows[i] for i in range(at, min(at + size, len(rows)))]) for at in range(0, len(rows), size))  # fmt: skip
+        placed = ({name: value.to(self.args.device) for name, value in batch.items()} for batch in batches)
+        with self.compute_loss_context_manager():
+            measured = measure_preferences(self.model, self.reference, placed)
+        loss = {name: self.objective[name] for name in ("beta", "label_smoothing", "sft_weight")}
+        summary = {"loss": measured.loss(self.objective["loss"], **loss), **measured.summary(self.objective["beta"])}
+        metrics = {f"eval_{name}": value for name, value in summary.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> DPOConfig:
+    objective = plan.objective
+    sft = objective["sft_weight"]
+    return DPOConfig(
+        **settings(plan, output_dir, report_to, evaluates),
+        loss_type=[objective["loss"], *(["sft"] if sft else [])],
+        loss_weights=[1.0, *([sft] if sft else [])],
+        beta=objective["beta"],
+        label_smoothing=objective["label_smoothing"],
+        precompute_ref_log_probs=objective["precompute_ref"],
+        precompute_ref_batch_size=plan.micro_batch_size,
+        max_length=None,  # pairs are cut already
+        remove_unused_columns=False,
+        # Noise in the policy alone would be taken for a difference to the reference.
+        disable_dropout=not (plan.lora and plan.lora["dropout"]),
+    )
+
+
+def build_trainer(
+    model, tokenizer, plan: Plan, train, held_out, output_dir: Path, report_to: str, callbacks
+) -> DPOTrainer:
+    """A trainer over encoded pairs. Raises Failure (exit 5) when nothing, or a vision tower, would be trained.
+
+    The reference is new adapters switched off, a frozen copy of a starting adapter, or, where all weights are trained,
+    a frozen copy of the model unless its log-probabilities are computed before.
+    """
+    reference, new_layers = None, None
+    if plan.lora and not plan.adapter:
+        new_layers = lora_config(model, plan)  # TRL puts them on; layers that are there already it would copy
+        set_seed(plan.seed)
+    else:
+        model = prepare_model(model, plan)
+    if plan.mode == "full" and not plan.objective["precompute_ref"]:
+        reference = copy.deepcopy(model).requires_grad_(False)
+    trainer = PreferenceTrainer(
+        model=model,
+        ref_model=reference,
+        args=training_config(plan, output_dir, report_to, bool(held_out)),
+        data_collator=PairCollator(tokenizer.pad_token_id),
+        train_dataset=as_dataset(train),
+        eval_dataset=as_dataset(held_out) if held_out else None,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+        peft_config=new_layers,
+        objective=plan.objective,
+    )
+    check_trainable(trainer.model)
+    if plan.lora:  # in checkpoints and the result, the reference would be a second adapter
+        trainer.model.save_pretrained = partial(trainer.model.save_pretrained, selected_adapters=["default"])
+    return silenced(trainer)
