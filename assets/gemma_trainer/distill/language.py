@@ -11,19 +11,20 @@ from gemma_trainer.rows.problems import USAGE, Failure, missing
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
 _SHORT, _SHORTER = 40, 12  # letters, to judge by words and by script
 _SURE = 1.0  # by how much another language is likelier, in nats a letter
-_SCRIPTS = {
-    "zh": {"Han"},
-    "ja": {"Han", "Kana"},
-    "ko": {"Hangul", "Han"},
-    "el": {"Greek"},
-    "he": {"Hebrew"},
-    "th": {"Thai"},
-    **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "kk", "ky", "mn"), {"Cyrillic"}),
-    **dict.fromkeys(("sr", "bs", "uz"), {"Cyrillic", "Latin"}),
-    **dict.fromkeys(("ar", "fa", "ur", "ps", "ug"), {"Arabic"}),
-    **dict.fromkeys(("hi", "mr", "ne"), {"Devanagari"}),
+_LETTERS = {  # scripts of stats.script_of, and the languages that are written in them
+    ("Han",): "zh",
+    ("Han", "Kana"): "ja",
+    ("Hangul", "Han"): "ko",
+    ("Greek",): "el",
+    ("Hebrew",): "he",
+    ("Thai",): "th",
+    ("Cyrillic",): "ru uk be bg mk kk ky mn",
+    ("Cyrillic", "Latin"): "sr bs uz",
+    ("Arabic",): "ar fa ur ps ug",
+    ("Devanagari",): "hi mr ne",
+    ("other",): "am as bn gu hy ka km kn lo ml or pa si ta te dz",
 }
-_OTHER = frozenset("am as bn gu hy ka km kn lo ml or pa si ta te dz".split())  # scripts that script_of calls "other"
+_SCRIPTS = {language: scripts for scripts, languages in _LETTERS.items() for language in languages.split()}
 
 
 def check_language(language: str) -> None:
@@ -41,7 +42,7 @@ def wrong_language(text: str, language: str) -> str | None:
     if letters < _SHORTER:
         return None
     scripts = Counter(filter(None, map(script_of, text)))
-    wanted = {"other"} if language in _OTHER else _SCRIPTS.get(language, {"Latin"})
+    wanted = _SCRIPTS.get(language, ("Latin",))
     if 2 * sum(scripts[script] for script in wanted) < letters:
         return f"{scripts.most_common(1)[0][0]} letters"
     if letters < _SHORT:

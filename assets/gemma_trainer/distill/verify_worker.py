@@ -1,0 +1,46 @@
+"""One process of a verifier: python verify_worker.py FILE.py FUNCTION; a line of JSON in, a line of JSON out."""
+
+import json
+import math
+import os
+import runpy
+import signal
+import sys
+
+
+def load(file: str, name: str):
+    """The function, or why there is none."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+    try:
+        function = runpy.run_path(file).get(name)
+    except BaseException as error:
+        return None, f"the file does not load: {reason(error)}"
+    return (function, None) if callable(function) else (None, "there is no such function")
+
+
+def reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def judged(function, question: dict) -> dict:
+    try:
+        value = function(question["answer"], question["row"])
+        score = float(value)
+    except BaseException as error:
+        return {"fault": reason(error)}
+    return {"score": score} if math.isfinite(score) else {"fault": f"the score is {score}"}
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the function prints must not look like a result
+    function, fault = load(sys.argv[1], sys.argv[2])
+    print(json.dumps({"fault": fault} if fault else {}), file=out)
+    if function:
+        for line in sys.stdin:
+            print(json.dumps(judged(function, json.loads(line))), file=out)
+
+
+if __name__ == "__main__":
+    main()
