@@ -17,6 +17,8 @@ LABELS = {  # keys of a summary
     "similarity": "similarity",
     "sql_match": "SQL result match",
     "loss": "loss per token",
+    "reward_accuracy": "reward accuracy",
+    "reward_margin": "reward margin",
 }
 
 SqlVerdict = bool | Literal["both-empty", "gold-broken"]

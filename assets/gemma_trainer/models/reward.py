@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 HEAD = "score"  # name of the linear layer in every sequence-classification class of transformers
 NEW = frozenset({f"{HEAD}.weight"})  # what a causal checkpoint has no weights for
-# Of a new head: scores begin near 0 and the loss at ln 2, however large the hidden states of a model are.
-INITIAL_SCALE = 0.01
 
 
 @dataclass
@@ -63,6 +61,7 @@ def load_reward_model(
     }
     if (Path(run) / "adapter_config.json").is_file():
         base = load_base(resolve_model(adapter_base(run)), quantize=plan.get("mode") == "qlora", **options)
+        keep_float(base)
         model = load_adapter(base, str(run))
     else:
         model = load_checkpoint(str(run), reward_class, quantize=False, num_labels=1, **options)
@@ -80,32 +79,25 @@ def is_reward_model(folder: str | Path) -> bool:
 
 
 def load_base(
-    reference: str, *, dtype: str, device: str, quantize: bool = False, trust_remote_code: bool = False, seed: int = 0
+    reference: str, *, dtype: str, device: str, quantize: bool = False, trust_remote_code: bool = False
 ) -> PreTrainedModel:
-    """A causal checkpoint with a new head, whose weights depend on `seed` only.
+    """A causal checkpoint with a new head of zeros: every score begins at 0 and the loss at ln 2.
 
-    Every other weight comes from the checkpoint, or Failure (exit 5) is raised. The head is kept in float32: steps of a
-    usual learning rate are lost in bfloat16.
+    A random head would give scores of any size, as large as the hidden states of the model are. Every other weight comes
+    from the checkpoint, or Failure (exit 5) is raised.
     """
-    import torch
-
     options = {"dtype": dtype, "device": device, "quantize": quantize, "trust_remote_code": trust_remote_code}
     model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **options)
-    head = model.get_submodule(HEAD)
-    shape = head.weight.shape
-    random = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * INITIAL_SCALE / shape[1] ** 0.5
-    head.weight.data = random.to(head.weight.device)
-    keep_float(head)
+    model.get_submodule(HEAD).weight.data.zero_()
     return model
 
 
-def keep_float(head) -> None:
-    """Compute a linear layer, and what PEFT copies of it, in float32 behind layers of any dtype."""
-    head.float().register_forward_pre_hook(to_float)
+def keep_float(model: PreTrainedModel) -> None:
+    """Compute the head, and what PEFT copies of it, in float32 behind layers of any dtype.
 
-
-def to_float(module, inputs):
-    return tuple(value.float() for value in inputs)
+    In bfloat16 most steps of a usual learning rate would be lost, and scores would come in steps of 1/128 of their size.
+    """
+    model.get_submodule(HEAD).float().register_forward_pre_hook(lambda module, inputs: inputs[0].float())
 
 
 def reward_class(config: PretrainedConfig) -> type[PreTrainedModel]:
@@ -122,7 +114,7 @@ def reward_class(config: PretrainedConfig) -> type[PreTrainedModel]:
         return OWN[kind]
     parents = (GenericForSequenceClassification, pretrained_class(kind))
     name = kind.__name__.removesuffix("Config") + "ForSequenceClassification"
-    return type(name, parents, {"__annotations__": {"config": kind}, "config_class": kind})
+    return type(name, parents, {"config_class": kind})
 
 
 def pretrained_class(kind: type[PretrainedConfig]) -> type[PreTrainedModel]:

@@ -85,8 +85,16 @@ class Method:
         """Reopen what was saved and compare. Raises Failure (exit 1)."""
         from gemma_trainer.train.verify import verify_adapter, verify_model
 
-        check = verify_model if prepared.plan.mode == "full" else verify_adapter
-        return check(model, folder, self.sample(prepared)[:VERIFIED_TOKENS])
+        ids = self.sample(prepared)[:VERIFIED_TOKENS]
+        if prepared.plan.mode == "full":
+            return verify_model(model, folder, ids, self.reopen)
+        return verify_adapter(model, folder, ids)
+
+    def reopen(self, folder: Path, dtype: str):
+        """The full model that was saved, on the CPU."""
+        from gemma_trainer.models.load import load_model
+
+        return load_model(str(folder), dtype=dtype, device="cpu")
 
     def sample(self, prepared: Prepared) -> list[int]:
         """Ids of a trained row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -51,13 +52,14 @@ def verify_adapter(model, directory: Path, ids: list[int]) -> dict:
     return {"max_difference": difference, "effect": effect}
 
 
-def verify_model(model, directory: Path, ids: list[int]) -> dict:
-    """Load the saved full model and compare the logits of one row. Returns {"max_difference"}; raises Failure (exit 1)."""
-    from gemma_trainer.models.load import load_model
+def verify_model(model, directory: Path, ids: list[int], reopen: Callable) -> dict:
+    """Load the saved full model and compare the logits of one row. Returns {"max_difference"}; raises Failure (exit 1).
 
+    `reopen(directory, dtype)` gives it on the CPU.
+    """
     parameter = next(model.parameters())
     dtype = str(parameter.dtype).removeprefix("torch.")
-    reopened = load_model(str(directory), dtype=dtype, device="cpu").eval()
+    reopened = reopen(directory, dtype).eval()
     batch = torch.tensor([ids])
     model.eval()
     difference = _largest(_logits(reopened, batch), _logits(model, batch.to(parameter.device)).cpu())

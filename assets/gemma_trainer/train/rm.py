@@ -1,0 +1,82 @@
+"""Reward modelling: a score that is higher for the chosen answer."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from gemma_trainer.cli import command
+from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.options import Row
+from gemma_trainer.data.render import Renderer
+from gemma_trainer.evaluate.metrics import LABELS
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.pairs import PairSet, encode_pairs
+from gemma_trainer.train.start import Start
+
+
+class RewardModelling(Method):
+    name = "rm"
+    script = "rm_train.py"
+    learning_rate = {"qlora": 1e-4, "lora": 1e-4, "full": 1e-5}  # noqa: RUF012
+    texts = 2
+    measures = {"loss": "eval_loss", "reward_accuracy": "eval_accuracy", "reward_margin": "eval_margin"}  # noqa: RUF012
+    labels = {"loss": "held-out loss per pair", **{key: LABELS[key] for key in ("reward_accuracy", "reward_margin")}}  # noqa: RUF012
+    panels = {"loss": "loss per pair", "accuracy": "reward accuracy", "margin": "reward margin"}  # noqa: RUF012
+    logged = ("accuracy", "margin", "mean_reward")
+
+    def objective(self, args: Namespace, mode: str, start: Start) -> dict:
+        return {"loss": "bradley-terry", "center_coefficient": args.center_coefficient}
+
+    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
+        return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
+
+    def load_model(self, plan: Plan, source: str, trust_remote_code: bool):
+        from gemma_trainer.models.reward import load_base
+
+        return load_base(
+            source,
+            dtype=plan.dtype,
+            device=plan.device,
+            quantize=plan.mode == "qlora",
+            trust_remote_code=trust_remote_code,
+        )
+
+    def build_trainer(self, model, tokenizer, prepared, folder: Path, report_to: str, callbacks: list):
+        from gemma_trainer.train.trainer_rm import build_trainer
+
+        rows = prepared.train.rows, prepared.held_out.rows
+        return build_trainer(model, tokenizer, prepared.plan, *rows, folder, report_to, callbacks)
+
+    def save(self, model, tokenizer, prepared, folder: Path) -> None:
+        from gemma_trainer.train.save import save_result
+
+        save_result(model, tokenizer, folder, None)
+
+    def reopen(self, folder: Path, dtype: str):
+        from gemma_trainer.models.reward import load_reward_model
+
+        return load_reward_model(folder, dtype=dtype, device="cpu").model
+
+    def sample(self, prepared) -> list[int]:
+        return prepared.train.rows[0].chosen.ids
+
+    def loading_code(self, plan: Plan) -> str:
+        from gemma_trainer.train.card_rm import loading_code
+
+        return loading_code(plan)
+
+    def next_commands(self, folder: Path, plan: Plan) -> list[str]:
+        """Measuring on the held-out rows comes next."""
+        held_out = folder / HELD_OUT
+        if not held_out.exists():
+            return []
+        tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
+        return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--metric", "reward-accuracy")]
+
+    def summary(self, metrics: dict) -> str:
+        before, after = metrics["before"]["reward_accuracy"], metrics["after"]["reward_accuracy"]
+        held_out = "" if after is None else f"held-out reward accuracy {before:.1%} -> {after:.1%}, "
+        return f"{held_out}final training loss {metrics['train_loss']:.4f}"

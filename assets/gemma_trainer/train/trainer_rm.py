@@ -1,0 +1,107 @@
+"""TRL's RewardTrainer over pairs that are rendered and cut already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import set_seed
+from trl import RewardConfig, RewardTrainer
+
+from gemma_trainer.evaluate.rewards import measure_rewards, score_pairs
+from gemma_trainer.models.load import freeze_towers
+from gemma_trainer.models.reward import HEAD, keep_float
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.pairs import EncodedPair
+
+
+def as_dataset(pairs: Sequence[EncodedPair]) -> Dataset:
+    """Columns `chosen_ids` and `rejected_ids`, and `margin` where the rows have one."""
+    columns = {
+        "chosen_ids": [list(pair.chosen.ids) for pair in pairs],
+        "rejected_ids": [list(pair.rejected.ids) for pair in pairs],
+    }
+    if pairs[0].margin is not None:
+        columns["margin"] = [float(pair.margin) for pair in pairs]
+    return Dataset.from_dict(columns)
+
+
+def adapt(model, plan: Plan):
+    """The model with what the plan trains beside the head: LoRA layers, or all of its weights.
+
+    A starting adapter's layers are trained further in the new adapter. Where all weights are trained it is merged into
+    them first, in the dtype of the weights.
+    """
+    from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
+
+    set_seed(plan.seed)
+    config = LoraConfig.from_pretrained(plan.adapter["path"]) if plan.adapter else None
+    if plan.mode == "full" and not config:
+        freeze_towers(model)
+        return model
+    if plan.mode != "full":
+        keep_float(model)
+    config = config or lora_config(model, plan)
+    config.task_type, config.modules_to_save, config.inference_mode = "SEQ_CLS", [HEAD], False
+    adapted = get_peft_model(model, config)
+    if plan.adapter:
+        set_peft_model_state_dict(adapted, load_peft_weights(plan.adapter["path"], device="cpu"))
+    if plan.mode != "full":
+        return adapted
+    merged = adapted.merge_and_unload()
+    merged.requires_grad_(True)
+    freeze_towers(merged)
+    return merged
+
+
+def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> RewardConfig:
+    return RewardConfig(
+        **settings(plan, output_dir, report_to, evaluates),
+        max_length=None,  # pairs are cut already
+        center_rewards_coefficient=plan.objective["center_coefficient"] or None,
+        disable_dropout=False,  # --lora-dropout would be ignored; Gemma itself has none
+    )
+
+
+class ResumableTrainer(RewardTrainer):
+    """Evaluates pair by pair. TRL averages over batches, in which a last batch of one pair weighs as much as a full one.
+
+    Nothing random is drawn for it, so a resumed run goes on as an undisturbed one.
+    """
+
+    def __init__(self, *args, held_out: Sequence[EncodedPair], **kwargs):
+        self.held_out = held_out
+        super().__init__(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        self.model.eval()
+        scores = score_pairs(self.model, self.held_out, self.args.per_device_eval_batch_size)
+        margins = [pair.margin or 0.0 for pair in self.held_out]
+        measured = measure_rewards(scores, margins, self.args.center_rewards_coefficient or 0.0)
+        metrics = {f"eval_{key}": value for key, value in measured.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def build_trainer(
+    model, tokenizer, plan: Plan, train, held_out, output_dir: Path, report_to: str, callbacks
+) -> RewardTrainer:
+    """A trainer over encoded pairs. Raises Failure (exit 5) when nothing, or a vision tower, would be trained."""
+    trainer = ResumableTrainer(
+        model=prepare_model(model, plan, adapt),
+        args=training_config(plan, output_dir, report_to, bool(held_out)),
+        train_dataset=as_dataset(train),
+        eval_dataset=as_dataset(held_out) if held_out else None,
+        held_out=held_out,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+    # TRL trains adapters on 4-bit weights in bfloat16, and means the head too.
+    for name, parameter in trainer.model.named_parameters():
+        if parameter.requires_grad and f".{HEAD}." in name:
+            parameter.data = parameter.data.to(torch.float32)
+    return silenced(trainer)
