@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ RUBRIC = (
     "Correct and complete; does what the prompt asks, in the form it asks for; nothing made up; as short as it can be."
 )
 LOWEST, HIGHEST = 1, 10
+_ROOM = 1024  # tokens of a verdict, the thinking of a thinking judge included
 Verdict = Literal["first", "second", "tie"]
 
 _SCORE = {
@@ -45,7 +46,7 @@ class Judge:
 
     model: str
     rubric: str = RUBRIC
-    sampling: Sampling = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, top_p=1.0, max_tokens=_ROOM))
 
     async def score(self, ask: Ask, prompt: list[dict], answer: dict) -> tuple[float | None, list[str]]:
         """(score from 1 to 10, ids of the requests); None where the judge gives no usable score. Raises RequestFailed."""

@@ -6,11 +6,12 @@ import os
 import runpy
 import signal
 import sys
+from pathlib import Path
 
 
 def load(file: str, name: str):
     """The function, or why there is none."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+    sys.path.insert(0, str(Path(file).resolve().parent))
     try:
         function = runpy.run_path(file).get(name)
     except BaseException as error:
