@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from gemma_trainer.distill.request import Reply, Request
+from gemma_trainer.rows.problems import Problem
 
 Ask = Callable[[Request], Awaitable[Reply]]  # raises RequestFailed when there will be no answer
 
@@ -52,7 +54,13 @@ Results = Iterator[tuple[Item, Result]]
 
 
 class Command(Protocol):
-    """respond, synthesize or compare. Nothing but the arguments and the files they name shapes it."""
+    """respond, synthesize or compare. Nothing but the arguments and the files they name shapes it.
+
+    `files` are its inputs, `warnings` what they made it say.
+    """
+
+    files: list[Path]
+    warnings: list[Problem]
 
     def items(self) -> Iterable[Item]: ...
 
@@ -63,8 +71,6 @@ class Command(Protocol):
     def settle(self, results: Results) -> Results:
         """Judge rows against each other: duplicates, novelty. `results` come in the order of items()."""
         ...
-
-    def first_request(self) -> Request: ...
 
     def request_count(self) -> int:
         """How many requests the command makes if no answer has to be asked for again."""

@@ -14,6 +14,7 @@ NEEDS = {
     "validate data": ("pyyaml",),
     "count tokens": ("tokenizers", "jinja2"),
     "read Parquet": ("pyarrow",),
+    "distill": ("aiohttp", "jinja2", "jsonschema", "json-repair", "orjson", "rensa", "tokenizers"),
     "train": ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "matplotlib"),
     "train in 4 bits": ("bitsandbytes",),
     "read GGUF": ("gguf", "transformers"),

@@ -15,6 +15,22 @@ DISTILL: Entries = {
         "A budget is spent; what is finished is kept.",
         "Run the same command with a larger budget: it goes on.",
     ),
+    "resume-mismatch": (
+        ERROR,
+        "The output was made with other flags.",
+        "Name another --out, or pass --overwrite: answers that are paid for are kept and used again.",
+    ),
+    "run-in-progress": (ERROR, "Another run is writing the same files.", "Wait for it, or name another --out."),
+    "teacher-limited": (
+        WARNING,
+        "The server does not take a part of the request, which is left out.",
+        "Use a server that does, or mind what is missing.",
+    ),
+    "prompts-repeated": (
+        WARNING,
+        "Prompts differ in case and blanks only.",
+        "Nothing to do: each is asked once; --samples asks a prompt several times.",
+    ),
     "requests-failed": (WARNING, "Some requests failed for good.", "Run the same command with --retry-failed."),
     "schema-broken": (ERROR, "A JSON Schema cannot be read or is none.", "Correct it; $ref may point inside only."),
     "verifier-broken": (

@@ -1,0 +1,158 @@
+"""Every answer that was paid for, one line a request, and the requests that failed for good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from gemma_trainer.data.output import replacing
+from gemma_trainer.distill.request import Reply, Request, Usage
+from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure
+
+SYNC = 5.0  # seconds after which the disk is made to keep what was written
+_KEY = slice(7, 39)  # of the line {"id":"<32 hex digits>",...
+
+
+class Lines:
+    """A file of JSON lines that only grows; a line that a killed run left cut is dropped.
+
+    One run at a time: raises Failure (exit 2) while another has it open, and (exit 6) when the disk is full.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self._file = path.open("a+b", buffering=0)
+        except OSError as error:
+            text = f"{path} cannot be written: {error.strerror}"
+            raise Failure(USAGE, "output-unwritable", text, file=str(path)) from None
+        _lock(self._file, path)
+        self.end = _whole(self._file)
+        self._file.truncate(self.end)
+        self._synced = time.monotonic()
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """(offset, line) of what stands there."""
+        at = 0
+        with self.path.open("rb") as file:
+            for line in file:
+                yield at, line
+                at += len(line)
+
+    def append(self, value: dict) -> int:
+        """Write the value as a line and give its offset."""
+        line = encoded(value)
+        at = self.end
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(NO_SPACE[0], os.strerror(NO_SPACE[0]))
+        except OSError as error:
+            self._file.truncate(at)
+            if error.errno not in NO_SPACE:
+                raise
+            text = f"{self.path} cannot be written further: {error.strerror}"
+            raise Failure(STOPPED, "disk-full", text, file=str(self.path)) from None
+        self.end += len(line)
+        if time.monotonic() - self._synced > SYNC:
+            self.sync()
+        return at
+
+    def read(self, at: int) -> dict:
+        self._file.seek(at)
+        block = b""
+        while b"\n" not in block:
+            block += self._file.read(1 << 14)
+        return json.loads(block[: block.index(b"\n")])
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+    def close(self) -> None:
+        self.sync()
+        self._file.close()
+
+
+class Journal:
+    """A memo of requests: `get` answers what was asked before. Replies stay on disk, in memory are only their places."""
+
+    def __init__(self, replies: Path, failed: Path, retry_failed: bool = False):
+        self._replies = Lines(replies)
+        self._places = {bytes.fromhex(line[_KEY].decode()): at for at, line in self._replies}
+        if retry_failed and failed.exists():
+            with replacing(failed, empty=True):
+                pass
+        self._failed = Lines(failed)
+        self.failures: dict[str, str] = {}
+        for _, line in self._failed:
+            told = json.loads(line)
+            self.failures[told["id"]] = told["reason"]
+        for known in [key for key in self.failures if bytes.fromhex(key) in self._places]:
+            del self.failures[known]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, request_id: str) -> Reply | None:
+        at = self._places.get(bytes.fromhex(request_id))
+        return None if at is None else _reply(self._replies.read(at)["reply"])
+
+    def replies(self) -> Iterator[tuple[str, Reply]]:
+        """(name of the model that was asked, its reply) of all that stands there."""
+        for _, line in self._replies:
+            told = json.loads(line)
+            yield told["request"]["model"], _reply(told["reply"])
+
+    def add(self, request: Request, reply: Reply) -> None:
+        line = {"id": request.id, "request": asdict(request), "reply": asdict(reply)}
+        self._places[bytes.fromhex(request.id)] = self._replies.append(line)
+
+    def add_failure(self, request: Request, reason: str) -> None:
+        self.failures[request.id] = reason
+        self._failed.append({"id": request.id, "reason": reason, "request": asdict(request)})
+
+    def close(self) -> None:
+        self._replies.close()
+        self._failed.close()
+        if not self._failed.path.stat().st_size:
+            self._failed.path.unlink()
+
+
+def encoded(value: object) -> bytes:
+    """The value as one line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _reply(told: dict) -> Reply:
+    return Reply(**{**told, "usage": Usage(**told["usage"])})
+
+
+def _whole(file) -> int:
+    """The size up to the last line that ends."""
+    at = file.seek(0, os.SEEK_END)
+    while at > 0:
+        start = max(0, at - (1 << 16))
+        file.seek(start)
+        found = file.read(at - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        at = start
+    return 0
+
+
+def _lock(file, path: Path) -> None:
+    """Raises Failure where another process holds the file. The lock ends with the process, however it ends."""
+    with contextlib.suppress(ImportError):  # Windows
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            text = f"another run is writing {path}"
+            raise Failure(USAGE, "run-in-progress", text, file=str(path)) from None

@@ -1,0 +1,105 @@
+"""The flags of distill_dataset.py."""
+
+from __future__ import annotations
+
+import argparse
+
+from gemma_trainer.cli import fraction, positive, seed
+from gemma_trainer.families.catalogue import family_names
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", required=True, metavar="COMMAND")
+    respond = commands.add_parser("respond", help="answers of a teacher to prompts", description=RESPOND)
+    respond.add_argument("prompts", nargs="+", metavar="PROMPTS", help="files, folders or globs of prompts")
+    _add_choice(respond)
+    for command in (respond,):
+        _add_teacher(command)
+        _add_answers(command)
+        _add_gate(command)
+        _add_files(command)
+        _add_limits(command)
+
+
+RESPOND = "Ask the teacher every prompt and keep the good answers as rows for sft_train.py."
+
+
+def number(low: float, high: float):
+    """An argparse type for numbers from `low` to `high`."""
+
+    def convert(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not from {low:g} to {high:g}")
+        return value
+
+    convert.__name__ = "number"
+    return convert
+
+
+def whole(text: str) -> int:
+    """An argparse type for numbers from 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def _add_teacher(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("the teacher: a server, or a model in this process").add_argument
+    add("--base-url", metavar="URL", help="OpenAI-compatible server, e.g. http://localhost:8000/v1")
+    add("--teacher", metavar="NAME", help="the model's name there")
+    add(
+        "--api-key-env", default="OPENAI_API_KEY", metavar="NAME", help="variable with the key (default OPENAI_API_KEY)"
+    )
+    add("--model", metavar="ID|DIR|FILE.gguf", help="a Gemma to run here with transformers")
+    add("--adapter", metavar="DIR", help="adapter or run directory on --model, which it may name itself")
+    add("--quantize", choices=["auto", "on", "off"], default="auto", help="4 bits (default auto: on a GPU)")
+    add("--batch-size", type=positive(int), default=16, metavar="N", help="answers at a time here (default 16)")
+    add("--concurrency", type=positive(int), default=64, metavar="N", help="most requests in flight (default 64)")
+    add("--timeout", type=positive(float), default=600.0, metavar="SECONDS", help="for one try (default 600)")
+    add("--retries", type=whole, default=8, metavar="N", help="tries after the first (default 8)")
+
+
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("the answers").add_argument
+    add("--temperature", type=number(0, 2), default=0.7, help="0 is greedy (default 0.7)")
+    add("--top-p", type=number(0.01, 1), default=0.95, help="default 0.95")
+    add("--max-new-tokens", type=positive(int), default=2048, metavar="N", help="of one answer (default 2048)")
+    add("--thinking", choices=["auto", "on", "off"], default="auto", help="default auto: as the teacher does by itself")
+    add("--drop-thinking", action="store_true", help="keep no reasoning_content")
+    add("--system", metavar="TEXT", help="system text for prompts that have none; '' takes theirs away")
+    add("--seed", type=seed, default=0, help="every request derives its own from it (default 0)")
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("several answers a prompt").add_argument
+    add("--samples", type=positive(int), default=1, metavar="N", help="answers to ask for (default 1)")
+
+
+def _add_gate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is kept").add_argument
+    add("--student", metavar="ID|DIR", help="model to be trained: its tokens and template decide what fits")
+    add("--family", choices=["auto", *family_names()], default="auto", help="of the student (default: told by it)")
+    add("--max-length", type=positive(int), default=2048, metavar="N", help="tokens of a row (default 2048)")
+    add("--language", metavar="CODE", help="refuse answers in another language, e.g. en")
+    add("--near-duplicates", type=fraction, default=0.8, metavar="LIKENESS", help="0 keeps them (default 0.8)")
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("files").add_argument
+    add("--out", required=True, metavar="FILE.jsonl", help="canonical rows")
+    add("--rejects", metavar="FILE.jsonl", help="refused answers with reasons (default OUT.rejects.jsonl)")
+    add("--overwrite", action="store_true", help="replace an --out of other flags; answers paid for are used again")
+    add("--retry-failed", action="store_true", help="ask again what failed for good before")
+    add("--licence", metavar="TEXT", help="note on the teacher's terms for the manifest")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what it may cost").add_argument
+    add("--max-requests", type=positive(int), metavar="N", help="stop after N answers, restarts included")
+    add("--max-tokens", type=positive(int), metavar="N", help="stop after N tokens read and written")
+    add("--max-cost", type=positive(float), metavar="MONEY", help="stop at this cost")
+    add("--price-in", type=number(0, 1e6), default=0.0, metavar="MONEY", help="a million tokens read")
+    add("--price-out", type=number(0, 1e6), default=0.0, metavar="MONEY", help="a million tokens written")
+    add("--plan", action="store_true", help="print the first request, counts and costs, and send nothing")

@@ -1,0 +1,83 @@
+"""How many requests are in flight: more while the server keeps up, half as many when it says that it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+START = 16  # requests in flight at first
+SLOWER = 3.0  # times the best latency at which no more are added
+WEIGHT = 0.1  # of a new latency in the running mean
+SETTLED = 16  # latencies until the mean says something
+
+
+class Pacer:
+    """Additive increase, multiplicative decrease, as TCP does it. `most` is what is never exceeded.
+
+    Until the first push-back the number doubles with each round of answers. `leave` tells how a request went.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic):
+        self.most = most
+        self.limit = float(min(START, most))
+        self.in_flight = 0
+        self.clock = clock
+        self.latency = self.best = 0.0  # running mean and its lowest value, seconds
+        self._seen = 0
+        self._doubling = True
+        self._reduced_at = self._paused_until = float("-inf")
+        self._waiting: deque[asyncio.Future] = deque()
+
+    async def enter(self) -> float:
+        """Wait for a free place, take it, and give the time."""
+        while self.in_flight >= int(self.limit) or self.clock() < self._paused_until:
+            place = asyncio.get_running_loop().create_future()
+            self._waiting.append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():
+                    self._wake()  # it was ours and goes to the next
+                raise
+        self.in_flight += 1
+        return self.clock()
+
+    def leave(self, entered: float, answered: bool, pushed_back: bool = False, pause: float = 0.0) -> None:
+        """Give the place back. `pause` seconds nothing more is sent, as a server's Retry-After asks."""
+        self.in_flight -= 1
+        if pushed_back:
+            self._reduce(entered)
+        elif answered:
+            self._grow(self.clock() - entered)
+        if pause > 0:
+            self._paused_until = max(self._paused_until, self.clock() + pause)
+            asyncio.get_running_loop().call_later(pause, self._wake)
+        self._wake()
+
+    def _reduce(self, entered: float) -> None:
+        """Once a round: those sent before the last reduction say nothing new."""
+        self._doubling = False
+        if entered > self._reduced_at:
+            self.limit = max(1.0, self.limit / 2)
+            self._reduced_at = self.clock()
+
+    def _grow(self, latency: float) -> None:
+        self._seen += 1
+        self.latency += (latency - self.latency) * max(WEIGHT, 1 / self._seen)
+        if self._seen >= SETTLED:
+            self.best = min(self.best or self.latency, self.latency)
+        full = self.in_flight + 1 >= int(self.limit)  # else nobody wants more
+        if full and self.latency <= SLOWER * (self.best or self.latency):
+            self.limit = min(self.most, self.limit + (1.0 if self._doubling else 1 / self.limit))
+
+    def _wake(self) -> None:
+        if self.clock() < self._paused_until:
+            return
+        free = int(self.limit) - self.in_flight
+        while free > 0 and self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
