@@ -10,17 +10,22 @@
 """Measure a tuned Gemma on held-out rows, side by side with its base.
 
 Each row's last assistant message is the right answer. The model answers greedily from what stands before it;
-the loss is that of the right answer, token by token.
+the loss is that of the right answer, token by token. Reward models and runs of dpo_train.py are measured on
+preference rows too.
 
 metrics:
   exact       the answer is the right answer, white space around it aside
   similarity  difflib ratio of the two, 0 to 1
   sql         both queries run in SQLite on the row's `schema` and give the same result
   loss        negative log-likelihood per trained token, in nats
+  reward-accuracy
+              share of preference rows whose chosen answer has the higher reward: the score of a reward model, or
+              beta x (log-probability - that of the reference) of a DPO run; untrained, all rewards are 0
 
 examples:
   python assets/evaluate.py --adapter runs/my-run --data runs/my-run/eval.jsonl --compare-base
   python assets/evaluate.py --model ./gemma-3-270m --data held_out.jsonl --metric exact loss --json
+  python assets/evaluate.py --adapter runs/reward --data pairs.jsonl --metric reward-accuracy --output scores.jsonl
 """
 
 import sys
@@ -31,8 +36,9 @@ from gemma_trainer.evaluate.options import add_arguments
 
 def run(args) -> cli.Outcome:
     from gemma_trainer.evaluate.compare import run_evaluation
+    from gemma_trainer.evaluate.reward_accuracy import asks_for_rewards, run_reward_evaluation
 
-    return run_evaluation(args)
+    return run_reward_evaluation(args) if asks_for_rewards(args) else run_evaluation(args)
 
 
 if __name__ == "__main__":

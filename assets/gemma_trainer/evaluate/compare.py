@@ -46,9 +46,7 @@ class Subject:
 
 def run_evaluation(args: Namespace) -> Outcome:
     """Raises Failure with the exit codes of the contract."""
-    lacking = missing_packages("train")
-    if lacking:
-        raise missing(" ".join(lacking), "evaluation", "train")
+    require_packages()
     output = Path(args.output) if args.output else None
     files = expand(args.data)
     if output:
@@ -69,6 +67,13 @@ def run_evaluation(args: Namespace) -> Outcome:
         warnings=[*held_out.warnings, *sql_warnings(tuned)],
         summary=table(base, tuned, len(held_out.rows)),
     )
+
+
+def require_packages() -> None:
+    """Raises Failure (exit 4) before anything heavy is imported."""
+    lacking = missing_packages("train")
+    if lacking:
+        raise missing(" ".join(lacking), "evaluation", "train")
 
 
 def find_subject(args: Namespace) -> Subject:
@@ -130,7 +135,8 @@ def choose_metrics(wish: Sequence[str] | None, rows: Sequence[dict]) -> tuple[st
     return tuple(wish) if wish else tuple(m for m in METRICS if m != "sql" or with_schema)
 
 
-def _load(reference: str, args: Namespace):
+def load_subject(reference: str, args: Namespace):
+    """A causal language model as the flags say."""
     from gemma_trainer.models.load import load_model, quiet_libraries
 
     quiet_libraries()
@@ -174,13 +180,13 @@ def _measure_both(
 
     base, base_lines, model = None, [], None
     if args.compare_base:
-        model = _load(subject.base, args)
+        model = load_subject(subject.base, args)
         base, base_lines = measure(model)
     if subject.adapter:
-        model = load_adapter(model or _load(subject.base, args), subject.adapter)
+        model = load_adapter(model or load_subject(subject.base, args), subject.adapter)
     else:
         del model  # not both in memory
-        model = _load(subject.tuned, args)
+        model = load_subject(subject.tuned, args)
     tuned, lines = measure(model)
     return base, tuned, (base_lines, lines)
 
@@ -211,7 +217,7 @@ def table(base: dict | None, tuned: dict, rows: int) -> str:
 def _shown(key: str, number: float | None) -> str:
     if number is None:
         return "-"
-    return f"{number:.4f}" if key == "loss" else f"{number:.1%}"
+    return f"{number:.4f}" if key in ("loss", "reward_margin") else f"{number:.1%}"
 
 
 def _write(path: Path, held_out: HeldOut, base: list[dict], tuned: list[dict]) -> None:

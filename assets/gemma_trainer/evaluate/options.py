@@ -18,7 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--data", nargs="+", required=True, metavar="FILE", help="held-out rows")
     what.add_argument("--compare-base", action="store_true", help="measure the untuned base too")
     what.add_argument(
-        "--metric", nargs="+", choices=METRICS, help="default: all; sql only where rows have a `schema` column"
+        "--metric",
+        nargs="+",
+        choices=[*METRICS, "reward-accuracy"],
+        help="default: all but reward-accuracy, which is the one for reward models; sql only where rows have a `schema` column",
     )
     what.add_argument("--family", choices=["auto", *family_names()], default="auto", help="default: told by the model")
     how = parser.add_argument_group("how")

@@ -171,12 +171,20 @@ def check_trainable(model: torch.nn.Module) -> tuple[int, int]:
     return sum(trainable.values()), sum(p.numel() for p in model.parameters())
 
 
-def load_adapter(model: PreTrainedModel, adapter: str, trainable: bool = False) -> torch.nn.Module:
-    """The model with a saved PEFT adapter on it. `trainable` must be said: PEFT loads adapters frozen by default."""
+def load_adapter(
+    model: PreTrainedModel, adapter: str, trainable: bool = False, name: str = "default"
+) -> torch.nn.Module:
+    """The model with a saved PEFT adapter on it, as one more where it has some already.
+
+    `trainable` must be said: PEFT loads adapters frozen by default.
+    """
     from peft import PeftModel
 
     try:
-        return PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+        if isinstance(model, PeftModel):
+            model.load_adapter(adapter, name, is_trainable=trainable)
+            return model
+        return PeftModel.from_pretrained(model, adapter, name, is_trainable=trainable)
     except Exception as error:  # as above
         raise Failure(
             USAGE, "adapter-unreadable", f"{adapter} does not load on this model: {_reason(error)}"

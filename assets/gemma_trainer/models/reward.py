@@ -42,12 +42,18 @@ class RewardModel:
 
 
 def load_reward_model(
-    run: str | Path, *, device: str | None = None, dtype: str | None = None, trust_remote_code: bool = False
+    run: str | Path,
+    *,
+    base: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    quantize: bool | None = None,
+    trust_remote_code: bool = False,
 ) -> RewardModel:
-    """The reward model of a run directory of rm_train.py, computing in `dtype` as it was trained in by default.
+    """The reward model of a run directory of rm_train.py.
 
-    The base of a QLoRA run is loaded in 4 bits, as it was trained. Raises Failure (exit 2) when the folder holds no
-    reward model, and as `load_checkpoint` does.
+    `base` is what an adapter names, `dtype` and `quantize` are those of the training unless they are given. Raises
+    Failure (exit 2) when the folder holds no reward model, and as `load_checkpoint` does.
     """
     from transformers import AutoTokenizer
 
@@ -60,9 +66,10 @@ def load_reward_model(
         "trust_remote_code": trust_remote_code,
     }
     if (Path(run) / "adapter_config.json").is_file():
-        base = load_base(resolve_model(adapter_base(run)), quantize=plan.get("mode") == "qlora", **options)
-        keep_float(base)
-        model = load_adapter(base, str(run))
+        quantize = plan.get("mode") == "qlora" if quantize is None else quantize
+        model = load_base(resolve_model(base or adapter_base(run)), quantize=quantize, **options)
+        keep_float(model)
+        model = load_adapter(model, str(run))
     else:
         model = load_checkpoint(str(run), reward_class, quantize=False, num_labels=1, **options)
     tokenizer = AutoTokenizer.from_pretrained(str(run), trust_remote_code=trust_remote_code)

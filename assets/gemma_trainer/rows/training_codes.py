@@ -25,6 +25,11 @@ TRAINING: Entries = {
         "The run directory to start from holds a run that did not finish.",
         "Finish it, or give one of its checkpoints.",
     ),
+    "reward-model-expected": (
+        ERROR,
+        "The folder holds no reward model, and rewards are asked of it.",
+        "Give a run directory of rm_train.py, or to evaluate.py one of dpo_train.py.",
+    ),
     "start-untuned": (
         WARNING,
         "Preferences are trained on a base model that never learned to answer: it learns to avoid, not to speak.",
