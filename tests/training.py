@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma_trainer.data.encode import Encoded, RowTokenizer
+from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.pairs import EncodedPair, encode_pairs
 
 TABLES = ("users", "orders", "books", "cities")
 COLUMNS = ("id", "name", "price", "year")
@@ -28,6 +30,22 @@ def question_rows(count: int) -> list[dict]:
     return rows
 
 
+def pair_rows(count: int) -> list[dict]:
+    """Pairs whose chosen answer is the one of `question_rows`; the answers of a pair differ in length. No prompt twice."""
+    rows = []
+    for i, row in enumerate(question_rows(count)):
+        (asked, said), number = row["messages"], f" {i}"
+        rejected = said["content"].replace("SELECT", "please List") + " price" * (i % 4)
+        rows.append(
+            {
+                "prompt": [{**asked, "content": asked["content"] + number}],
+                "chosen": [said],
+                "rejected": [{**said, "content": rejected}],
+            }
+        )
+    return rows
+
+
 @dataclass
 class Tiny:
     """A tiny model on disk with what renders and encodes for it."""
@@ -38,6 +56,10 @@ class Tiny:
 
     def encode(self, rows: list[dict]) -> list[Encoded]:
         return [self.tokenizer.encode(self.renderer.render(row)) for row in rows]
+
+    def encode_pairs(self, rows: list[dict]) -> list[EncodedPair]:
+        loaded = [Row(row, "pairs.jsonl", at, at) for at, row in enumerate(rows, start=1)]
+        return encode_pairs(loaded, self.renderer, self.tokenizer, max_length=1024, overlong="error").rows
 
     @property
     def stop_ids(self) -> list[int]:

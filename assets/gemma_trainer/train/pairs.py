@@ -13,7 +13,6 @@ from gemma_trainer.data.view import row_view
 from gemma_trainer.rows.problems import DATA_INVALID, Failure
 from gemma_trainer.train.rows import EncodedSet, chunked, left_out, render_row
 
-
 SIDES = ("chosen", "rejected")
 
 

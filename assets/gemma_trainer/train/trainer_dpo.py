@@ -67,10 +67,11 @@ class PreferenceTrainer(DPOTrainer):
     @contextmanager
     def reference(self) -> Iterator:
         """The model that the run started from; None where only its log-probabilities are kept."""
-        if self.ref_model is not None or self.args.precompute_ref_log_probs and not hasattr(self.model, "peft_config"):
+        adapters = getattr(self.model, "peft_config", None)
+        if adapters is None:
             yield self.ref_model
             return
-        with use_adapter(self.model, REFERENCE if REFERENCE in self.model.peft_config else None):
+        with use_adapter(self.model, REFERENCE if REFERENCE in adapters else None):
             yield self.model
 
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
