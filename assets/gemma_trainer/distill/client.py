@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -81,7 +83,7 @@ class RemoteTeacher:
             connector=aiohttp.TCPConnector(limit=0),  # the pacer holds the limit
             timeout=aiohttp.ClientTimeout(total=self.settings.timeout, sock_connect=CONNECTING),
             headers=headers,
-            trust_env=True,  # proxies
+            proxy=_proxy(self.settings.base_url),
         )
         return self
 
@@ -188,6 +190,12 @@ class RemoteTeacher:
 
     def _stop(self, reason: str) -> Failure:
         return Failure(REMOTE_FAILED, "teacher-failed", f"{self.settings.base_url}: {reason}")
+
+
+def _proxy(url: str) -> str | None:
+    """As HTTPS_PROXY and NO_PROXY say. (aiohttp's trust_env reads them and .netrc anew for each request.)"""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 def retry_after(text: str | None) -> float:

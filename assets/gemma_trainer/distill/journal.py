@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
@@ -15,6 +14,7 @@ from gemma_trainer.distill.request import Reply, Request, Usage
 from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure
 
 SYNC = 5.0  # seconds after which the disk is made to keep what was written
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one for each call
 _KEY = slice(7, 39)  # of the line {"id":"<32 hex digits>",...
 
 
@@ -110,12 +110,12 @@ class Journal:
             yield told["request"]["model"], _reply(told["reply"])
 
     def add(self, request: Request, reply: Reply) -> None:
-        line = {"id": request.id, "request": asdict(request), "reply": asdict(reply)}
+        line = {"id": request.id, "request": request.as_dict(), "reply": reply.as_dict()}
         self._places[bytes.fromhex(request.id)] = self._replies.append(line)
 
     def add_failure(self, request: Request, reason: str) -> None:
         self.failures[request.id] = reason
-        self._failed.append({"id": request.id, "reason": reason, "request": asdict(request)})
+        self._failed.append({"id": request.id, "reason": reason, "request": request.as_dict()})
 
     def close(self) -> None:
         self._replies.close()
@@ -126,7 +126,7 @@ class Journal:
 
 def encoded(value: object) -> bytes:
     """The value as one line of JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return _encode(value).encode() + b"\n"
 
 
 def _reply(told: dict) -> Reply:

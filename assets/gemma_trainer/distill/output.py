@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.data.output import check_targets, replacing
@@ -15,10 +15,11 @@ from gemma_trainer.distill.work import Reject, Result, Results
 from gemma_trainer.rows.problems import USAGE, Failure
 
 # Flags that change how a run is done or what is printed, not which rows come of it.
-HOW = frozenset(
-    "base_url api_key_env batch_size quantize concurrency timeout retries max_requests max_tokens max_cost price_in "
-    "price_out overwrite plan retry_failed config json debug count action licence".split()
-)
+HOW = {
+    *("base_url", "api_key_env", "batch_size", "quantize", "concurrency", "timeout", "retries", "overwrite"),
+    *("max_requests", "max_tokens", "max_cost", "price_in", "price_out", "plan", "retry_failed", "licence"),
+    *("config", "json", "debug", "action", "count"),  # more of a count adds to what is there
+}
 
 
 def meta_of(request: Request, reply: Reply) -> dict:
@@ -27,8 +28,8 @@ def meta_of(request: Request, reply: Reply) -> dict:
         "id": reply.id,
         "teacher": request.model,
         "finish_reason": reply.finish_reason,
-        "sampling": {**asdict(request.sampling), "seed": request.seed},
-        "usage": asdict(reply.usage),
+        "sampling": {**vars(request.sampling), "seed": request.seed},
+        "usage": dict(vars(reply.usage)),
     }
 
 

@@ -96,7 +96,7 @@ class Spool:
     """Results of the items that are finished, on disk, to be read back in the order of items."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (for the whole run)
         self._places: dict[int, tuple[int, int]] = {}
         self._end = 0
 

@@ -31,10 +31,8 @@ def _fault(row: dict, model: Model, max_length: int) -> tuple[str | None, str]:
 
 def longest(row: dict, model: Model) -> int:
     """Tokens of a row, of a pair those of its longer side. Raises RenderError."""
-    if "chosen" in row:
-        texts = [row["prompt"] + row[side] for side in ("chosen", "rejected")]
-    else:
-        texts = [row["messages"]]
+    sides = [side for side in ("chosen", "rejected") if side in row]
+    texts = [row["prompt"] + row[side] for side in sides] or [row["messages"]]
     shared = {key: row[key] for key in ("tools", "chat_template_kwargs") if key in row}
     rendered = [model.renderer.render({"messages": messages, **shared}).text for messages in texts]
     return max(model.tokenizer.count_batch(rendered))
