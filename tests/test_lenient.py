@@ -54,6 +54,13 @@ def test_an_array_that_is_cut_keeps_its_whole_samples(end):
     assert found.fault
 
 
+def test_a_list_of_texts_is_taken_for_the_one_key_that_is_wanted():
+    assert samples_in('{"prompts": ["a", "b"]}', ["prompt"]).values == [{"prompt": "a"}, {"prompt": "b"}]
+    assert samples_in('["a", "b"]', ["prompt"]).values == [{"prompt": "a"}, {"prompt": "b"}]
+    assert samples_in('["a", "b"]', ["question", "answer"]).values == []
+    assert samples_in('{"notes": ["x"], "list": [{"prompt": "a"}]}', ["prompt"]).values == [{"prompt": "a"}]
+
+
 def test_a_cut_sample_gives_none_of_its_parts():
     text = '[{"messages": [{"role": "user", "content": "a"}]}, {"messages": [{"role": "user", "content": "b"}, {"role'
     assert len(samples_in(text, ["messages"]).values) == 1

@@ -99,19 +99,24 @@ def bread(number):
 def test_whole_samples_of_a_cut_reply_stay_and_the_rest_is_asked_for():
     text = json.dumps([bread(1), bread(2), bread(3)])[:-20]
     found, teacher = samples(3, (text, "length"), json.dumps([bread(3), bread(4)]))
-    assert found.samples == [bread(1), bread(2), bread(3)]
+    assert [sample.value for sample in found.samples] == [bread(1), bread(2), bread(3)]
     assert [request.messages[0]["content"] for request in teacher.requests] == ["Write 3.", "Write 1."]
+    assert [sample.reply.id for sample in found.samples] == [teacher.requests[at].id for at in (0, 0, 1)]
     assert found.faults
 
 
 def test_a_sample_too_many_is_left_out_and_a_repeated_one_counts_once():
     found, _ = samples(2, json.dumps([bread(1), bread(1), bread(2), bread(3)]))
-    assert found.samples == [bread(1), bread(2)]
+    assert [sample.value for sample in found.samples] == [bread(1), bread(2)]
 
 
 def test_bad_samples_are_told_and_asked_for_once_more():
     found, teacher = samples(2, json.dumps([bread(1), {"bread": "x"}]), "no idea")
-    assert found.samples == [bread(1)] and len(found.faults) == 2 and len(teacher.requests) == 2
+    assert (
+        [sample.value for sample in found.samples] == [bread(1)]
+        and len(found.faults) == 2
+        and len(teacher.requests) == 2
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,19 @@ def find_values(text: str, keys: Collection[str] = ()) -> Found:
 
 
 def samples_in(text: str, keys: Collection[str]) -> Found:
-    """Objects that have one of `keys`, whether they stand alone, line by line, in a list or below a key of a wrapper."""
+    """Objects that have one of `keys`, whether they stand alone, line by line, in a list or below a key of a wrapper.
+
+    Where there are none and one key is wanted, a list of texts is taken for its values.
+    """
     found = find_values(text, keys)
-    return Found([sample for value in found.values for sample in _samples(value, keys, MAX_DEPTH)], found.fault)
+    samples = [sample for value in found.values for sample in _samples(value, keys, MAX_DEPTH)]
+    if not samples and len(keys) == 1:
+        lists = [value for one in found.values for value in (one, *(one.values() if isinstance(one, dict) else ()))]
+        bare = next(
+            (one for one in lists if isinstance(one, list) and one and all(isinstance(t, str) for t in one)), []
+        )
+        samples = [{next(iter(keys)): text} for text in bare]
+    return Found(samples, found.fault)
 
 
 def _samples(value: object, keys: Collection[str], depth: int) -> Iterator[dict]:

@@ -13,7 +13,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     respond = commands.add_parser("respond", help="answers of a teacher to prompts", description=RESPOND)
     respond.add_argument("prompts", nargs="+", metavar="PROMPTS", help="files, folders or globs of prompts")
     _add_choice(respond)
-    for command in (respond,):
+    synthesize = commands.add_parser("synthesize", help="new prompts and their answers", description=SYNTHESIZE)
+    _add_sources(synthesize)
+    compare = commands.add_parser("compare", help="pairs of a better and a worse answer", description=COMPARE)
+    compare.add_argument("prompts", nargs="+", metavar="PROMPTS", help="files, folders or globs of prompts")
+    _add_pairs(compare)
+    for command in (respond, compare):
+        _add_criteria(command)
+    for command in (respond, synthesize, compare):
         _add_teacher(command)
         _add_answers(command)
         _add_gate(command)
@@ -22,6 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 RESPOND = "Ask the teacher every prompt and keep the good answers as rows for sft_train.py."
+SYNTHESIZE = (
+    "Let the teacher write new prompts after seeds, tools or documents, and answer them. A run with a larger --count "
+    "goes on where a smaller one ended."
+)
+COMPARE = (
+    "Make pairs for dpo_train.py and rm_train.py: the teacher's answer against the student's, or the best against the "
+    "worst of several."
+)
+
+
+METHODS = ["reward", "judge", "verifier", "majority"]
 
 
 def number(low: float, high: float):
@@ -75,6 +93,47 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("several answers a prompt").add_argument
     add("--samples", type=positive(int), default=1, metavar="N", help="answers to ask for (default 1)")
+    add("--best-of", choices=METHODS, help="keep the best one only; majority goes by the final answers")
+
+
+def _add_pairs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("the pairs").add_argument
+    ways = ["student", "reward", "judge", "verifier"]
+    add(
+        "--by",
+        choices=ways,
+        default="student",
+        help="what the better answer is told by (default student: the teacher's)",
+    )
+    add("--samples", type=positive(int), default=4, metavar="N", help="answers to choose from (default 4)")
+    add("--student-model", metavar="ID|DIR", help="the student, to run here with transformers")
+    add("--student-adapter", metavar="DIR", help="adapter or run directory of the student")
+    add("--student-base-url", metavar="URL", help="or a server that answers as the student")
+    add("--student-name", metavar="NAME", help="the student's name there (default: that of the folder)")
+
+
+def _add_criteria(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what an answer has to be").add_argument
+    add("--schema", metavar="FILE.json", help="JSON that fits this JSON Schema")
+    add("--verifier", metavar="FILE.py:FUNCTION", help="right to a function of yours: function(answer, row); it is run")
+    add("--judge-threshold", type=number(1, 10), metavar="N", help="given this score or more by a judge")
+    add("--judge-rubric", metavar="FILE", help="text of what the judge goes by (default: correct, complete, as asked)")
+    add(
+        "--judge-model",
+        metavar="NAME",
+        help="another model of the teacher's server as the judge (default: the teacher)",
+    )
+    add("--reward-model", metavar="DIR", help="run directory of rm_train.py, for ranking by reward")
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("where new samples come from").add_argument
+    kinds = ["instruct", "evolve", "multi-turn", "documents", "tools"]
+    add("--seeds", nargs="+", default=[], metavar="FILES", help="rows that show what is wanted")
+    add("--documents", nargs="+", default=[], metavar="FILES", help="text files to ask about")
+    add("--tools", metavar="FILE.json", help="tools that are to be called")
+    add("--kind", choices=kinds, help="what is made (default: told by what is given; instruct of seeds)")
+    add("--count", type=positive(int), default=100, metavar="N", help="samples to draw (default 100)")
 
 
 def _add_gate(parser: argparse.ArgumentParser) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.reading.sources import expand
 from gemma_trainer.distill import gate
+from gemma_trainer.distill.criteria import Criteria, Judged
+from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.output import sft_row
-from gemma_trainer.distill.request import Reply, Request, Sampling
-from gemma_trainer.distill.work import Ask, Item, RequestFailed, Result, Results
+from gemma_trainer.distill.request import Request, Sampling
+from gemma_trainer.distill.together import together
+from gemma_trainer.distill.work import Ask, Item, Reject, Result, Results
 from gemma_trainer.rows.content import fold
-from gemma_trainer.rows.problems import Problem
+from gemma_trainer.rows.problems import USAGE, Failure, Problem
 
 
 class Prompts:
@@ -41,8 +42,12 @@ class Prompts:
 
 def prompt_key(messages: list[dict], tools: list[dict] | None) -> str:
     """16 hex digits, the same for prompts that differ in case and blanks only."""
-    text = fold(str([[message["role"], message["content"], message.get("tool_calls")] for message in messages]))
+    text = str([[message["role"], _folded(message["content"]), message.get("tool_calls")] for message in messages])
     return hashlib.blake2b(f"{text}{tools}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _folded(content: object) -> str:
+    return fold(content if isinstance(content, str) else str(content))
 
 
 def _with_system(prompt: list[dict], system: str | None) -> list[dict]:
@@ -58,55 +63,61 @@ def sampling_of(args: Namespace) -> Sampling:
     return Sampling(args.temperature, args.top_p, args.max_new_tokens, thinking, args.seed)
 
 
-async def ask_all(ask: Ask, requests: list[Request]) -> list[tuple[Request, Reply]]:
-    """Those that were answered, in order. Raises RequestFailed when none was."""
-    if len(requests) == 1:
-        return [(requests[0], await ask(requests[0]))]
-    found = await asyncio.gather(*map(ask, requests), return_exceptions=True)
-    for error in found:
-        if isinstance(error, BaseException) and not isinstance(error, RequestFailed):
-            raise error
-    answered = [(request, reply) for request, reply in zip(requests, found, strict=True) if isinstance(reply, Reply)]
-    if not answered:
-        raise found[0]
-    return answered
-
-
 class Respond:
-    """Every good answer of `samples` a prompt is a row."""
+    """Every good answer of `samples` a prompt is a row, or the best of them."""
 
     def __init__(self, args: Namespace, student: Model):
+        if args.best_of and args.samples < 2:
+            raise Failure(USAGE, "usage", "--best-of needs --samples of at least 2")
         self.prompts = Prompts(args.prompts, student, args.system)
         self.files, self.warnings = self.prompts.files, self.prompts.warnings
         self.teacher, self.sampling, self.samples = args.teacher, sampling_of(args), args.samples
-        self.options = gate.GateOptions(student.family, args.language)
-        self.drop_thinking = args.drop_thinking
+        self.criteria = Criteria.of(args, student, args.best_of)
         self.near = args.near_duplicates
 
     def items(self) -> Iterable[Item]:
         return self.prompts.items
 
     def request_count(self) -> int:
-        return len(self.prompts.items) * self.samples
+        return len(self.prompts.items) * self.criteria.request_count(self.samples)
 
     async def work(self, item: Item, ask: Ask) -> Result:
-        prompt, tools = item.data["prompt"], item.data.get("tools")
-        requests = [Request(self.teacher, prompt, self.sampling, tools, None, n) for n in range(self.samples)]
-        result = Result()
-        for request, reply in await ask_all(ask, requests):
-            reply = replace(reply, reasoning_content=None) if self.drop_thinking else reply
-            row = sft_row(prompt, request, reply, tools)
-            reasons = gate.check(reply, prompt, tools, self.options)
-            if reasons:
-                result.rejects.append(gate.rejected(row, reasons, [reply.id]))
+        row = item.data
+        asked = [
+            Request(self.teacher, row["prompt"], self.sampling, row.get("tools"), None, number)
+            for number in range(self.samples)
+        ]
+        result, good = Result(), []
+        for judged in await together(*(self.criteria.answer(ask, request, row) for request in asked)):
+            if judged.reasons:
+                result.rejects.append(_reject(judged))
             else:
-                result.rows.append(row)
+                good.append(judged)
+        if self.criteria.ranker and good:
+            good, others = await self._best(ask, row, good)
+            result.rejects += others
+        result.rows = [_row(judged) for judged in good]
         return result
+
+    async def _best(self, ask: Ask, row: dict, good: list[Judged]) -> tuple[list[Judged], list[Reject]]:
+        """(the best answer or none, the others)."""
+        ranking = await self.criteria.ranker.rank(ask, row, [judged.reply.message for judged in good])
+        reason = Reason("not-best") if ranking.best is not None else Reason(ranking.word or "tie", ranking.why)
+        kept = [] if ranking.best is None else [good[ranking.best]]
+        return kept, [_reject(judged._replace(reasons=[reason])) for judged in good if judged not in kept]
 
     def settle(self, results: Results) -> Results:
         seen = gate.SeenAnswers(self.near)
         for item, result in results:
             yield item, _new(result, seen)
+
+
+def _row(judged: Judged) -> dict:
+    return sft_row(judged.request.messages, judged.request, judged.reply, judged.request.tools)
+
+
+def _reject(judged: Judged) -> Reject:
+    return gate.rejected(_row(judged), judged.reasons, judged.ids)
 
 
 def _new(result: Result, seen: gate.SeenAnswers) -> Result:

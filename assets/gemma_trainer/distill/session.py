@@ -13,19 +13,25 @@ from pathlib import Path
 from gemma_trainer import cli
 from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.reading.sources import data_hash
-from gemma_trainer.distill import respond
 from gemma_trainer.distill.budget import Budget
+from gemma_trainer.distill.compare import Compare
 from gemma_trainer.distill.estimate import make_plan
 from gemma_trainer.distill.journal import Journal
 from gemma_trainer.distill.output import Counts, Files, settings_of, write_manifest, write_settled
+from gemma_trainer.distill.respond import Respond
 from gemma_trainer.distill.run import Ended, Loop, Memo, Teacher
 from gemma_trainer.distill.student import fitting
+from gemma_trainer.distill.synthesize import Synthesize
 from gemma_trainer.distill.work import Command
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.packages import installed, missing_packages, versions
 from gemma_trainer.rows.problems import OK, REMOTE_FAILED, STOPPED, USAGE, Failure, Problem, missing
 
-COMMANDS: dict[str, Callable[[Namespace, Model], Command]] = {"respond": respond.Respond}
+COMMANDS: dict[str, Callable[[Namespace, Model], Command]] = {
+    "respond": Respond,
+    "synthesize": Synthesize,
+    "compare": Compare,
+}
 PARALLEL = 2  # items worked on for each request that may be in flight
 
 
@@ -71,7 +77,10 @@ class Session:
                 if model == args.teacher:
                     self.budget.add(reply)
             teacher = make_teacher(args)
-            self.memo = Memo(journal, {args.teacher: teacher}, set(), self.budget)
+            teachers = {args.teacher: teacher}
+            if student := getattr(self.command, "student_args", None):
+                teachers[student.teacher] = make_teacher(student)
+            self.memo = Memo(journal, teachers, set(teachers) - {args.teacher}, self.budget)
             write_manifest(files.manifest, {**self._facts(), "status": "running"})
             expected = self.command.request_count()
             loop = Loop(self.command, self.memo, files, PARALLEL * teacher.places, fresh, expected)
@@ -189,7 +198,7 @@ def _check(args: Namespace) -> None:
         raise Failure(USAGE, "usage", "--base-url needs --teacher NAME", fix=f"See {args.base_url}/models.")
     if args.base_url and not re.match(r"https?://[^/]", args.base_url):
         raise Failure(USAGE, "usage", f"--base-url {args.base_url} is no URL of the form http://host:port/v1")
-    if args.samples > 1 and args.temperature == 0:
+    if args.action == "respond" and args.samples > 1 and args.temperature == 0:
         raise Failure(USAGE, "usage", "--samples above 1 need a --temperature above 0: greedy answers are all alike")
     if args.model:
         resolve_model(args.model)

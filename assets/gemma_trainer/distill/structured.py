@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -75,30 +75,39 @@ def repair_request(request: Request, reply: Reply, fault: str) -> Request:
     return replace(request, messages=[*request.messages, *turns])
 
 
-class Samples(NamedTuple):
-    """`samples` fit the schema; `faults` tell of others."""
+class Sample(NamedTuple):
+    """A value with the request and the reply that it came of."""
 
-    samples: list[dict]
+    value: dict
+    request: Request
+    reply: Reply
+
+
+class Samples(NamedTuple):
+    """`samples` fit the schema; `faults` tell of others, of the last reply among `replies` and those before it."""
+
+    samples: list[Sample]
     faults: list[str]
     replies: list[Reply]
 
 
-async def ask_samples(ask: Ask, make, count: int, keys: Collection[str], validator: Validator) -> Samples:
-    """Up to `count` objects that fit the validator. `make(count, sample)` is the request for so many; what a reply is
-    short of, cut off or broken, is asked for once more. Raises RequestFailed."""
-    samples: list[dict] = []
+async def ask_samples(
+    ask: Ask, make: Callable[[int, int], Request], count: int, keys: Collection[str], validator: Validator
+) -> Samples:
+    """Up to `count` objects that fit the validator and have one of `keys`. `make(count, step)` is the request for so
+    many; what the first reply is short of, cut off or broken, is asked for once more. Raises RequestFailed."""
+    samples: list[Sample] = []
     faults: list[str] = []
     replies: list[Reply] = []
-    for attempt in range(2):
-        reply = await ask(make(count - len(samples), attempt))
-        replies.append(reply)
+    for step in range(2):
+        request = make(count - len(samples), step)
+        replies.append(reply := await ask(request))
         found = samples_in(reply.content, keys)
-        for sample in found.values:
-            fault = validator.fault(sample)
-            if fault:
+        for value in found.values:
+            if fault := validator.fault(value):
                 faults.append(fault)
-            elif sample not in samples:
-                samples.append(sample)
+            elif all(value != sample.value for sample in samples):
+                samples.append(Sample(value, request, reply))
         if found.fault or not found.values:
             faults.append(found.fault or "there is no JSON in the answer")
         if len(samples) >= count:

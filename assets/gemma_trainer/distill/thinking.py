@@ -21,6 +21,7 @@ _PAIRS = (
 )
 _OPENINGS = [re.compile(rf"\s*{opening}", re.IGNORECASE) for opening, _ in _PAIRS]
 _CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _PAIRS]
+_ANY = re.compile("|".join(mark for pair in _PAIRS for mark in pair), re.IGNORECASE)
 # Headers in front of an answer, and marks around it.
 _HEAD = re.compile(
     r"\s*(?:<\|start\|>assistant|<\|channel\|>\s*final\s*<\|message\|>|<\|START_RESPONSE\|>|<\|begin_of_solution\|>"
@@ -53,8 +54,7 @@ def split_thinking(text: str) -> tuple[str, str | None]:
 
 def has_thinking_marks(text: str) -> bool:
     """Whether a thought opens or closes somewhere in the text, outside of code."""
-    bare = _without_code(text)
-    return any(mark.search(bare) for mark in (*_OPENINGS, *_CLOSINGS))
+    return any(sign in text for sign in "<[\u25c1") and bool(_ANY.search(_without_code(text)))
 
 
 def _leading(text: str) -> tuple[str, str] | None:

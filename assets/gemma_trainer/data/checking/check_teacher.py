@@ -20,6 +20,7 @@ _RUN = re.compile(r"(.{1,80}?)\1{19,}", re.DOTALL)
 _TAIL, _PIECE = 240, 60  # characters of a run at the end, and by which it is found
 _MOST = 0.65  # of all words
 _DENSE = 0.4  # what zlib leaves of text in which something stands twenty times over
+_PLAIN, _PLAIN_SHORT, _PLAIN_LONG = 0.4, 0.8, 1500  # more than it leaves of any loop, long and short; characters
 _COPIED = 40  # characters; a shorter prompt can be part of a good answer
 _AROUND = 12  # characters that a copy may have around it, such as "Question:"
 
@@ -43,6 +44,8 @@ def check_response(text: str, prompt: str, finish_reason: object, notes: Notes) 
 
 def is_echo(text: str, prompt: str) -> bool:
     """Whether a text is a copy of the prompt and nothing else; case, blanks and what stands around it aside."""
+    if len(text) > 2 * len(prompt) + 100:
+        return False
     said, asked = _bare(text), _bare(prompt)
     if said == asked:
         return bool(said)
@@ -55,6 +58,9 @@ def _bare(text: str) -> str:
 
 def is_loop(text: str) -> bool:
     """Whether a text says one thing over and over: one phrase or line fills most of it, or its end is one phrase."""
+    density = _density(text)
+    if density > (_PLAIN if len(text) > _PLAIN_LONG else _PLAIN_SHORT):
+        return False  # nothing in it stands there often
     words = _WORD.findall(text)
     if len(words) >= 24:
         for size in (1, 2, 3, 4):
@@ -68,7 +74,7 @@ def is_loop(text: str) -> bool:
     sentences = [part.strip() for part in _SENTENCE.split(text) if len(_WORD.findall(part)) >= 3]
     if any(len(parts) >= 8 and _fills(parts) for parts in (lines, sentences)):
         return True
-    return _is_dense(text) and (_ends_in_a_run(text) or any(_WORD.search(run[1]) for run in _RUN.finditer(text)))
+    return density < _DENSE and (_ends_in_a_run(text) or any(_WORD.search(run[1]) for run in _RUN.finditer(text)))
 
 
 def _fills(parts: list[str]) -> bool:
@@ -76,9 +82,10 @@ def _fills(parts: list[str]) -> bool:
     return Counter(parts).most_common(1)[0][1] > len(parts) / 2
 
 
-def _is_dense(text: str) -> bool:
+def _density(text: str) -> float:
+    """What zlib leaves of a text, 1 for a short one."""
     stored = text.encode("utf-8", "replace")
-    return len(stored) > 40 and len(zlib.compress(stored, 1)) < _DENSE * len(stored)
+    return len(zlib.compress(stored, 1)) / len(stored) if len(stored) > 40 else 1.0
 
 
 def _ends_in_a_run(text: str) -> bool:
