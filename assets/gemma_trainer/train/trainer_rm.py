@@ -14,6 +14,7 @@ from gemma_trainer.evaluate.rewards import measure_rewards, score_pairs
 from gemma_trainer.models.load import freeze_towers
 from gemma_trainer.models.reward import HEAD, keep_float
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.rows.problems import USAGE, Failure
 from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
 from gemma_trainer.train.pairs import EncodedPair
 
@@ -33,28 +34,40 @@ def adapt(model, plan: Plan):
     """The model with what the plan trains beside the head: LoRA layers, or all of its weights.
 
     A starting adapter's layers are trained further in the new adapter. Where all weights are trained it is merged into
-    them first, in the dtype of the weights.
+    them first. Raises Failure (exit 2) when it does not fit.
     """
-    from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
-
     set_seed(plan.seed)
-    config = LoraConfig.from_pretrained(plan.adapter["path"]) if plan.adapter else None
-    if plan.mode == "full" and not config:
-        freeze_towers(model)
-        return model
     if plan.mode != "full":
         keep_float(model)
-    config = config or lora_config(model, plan)
-    config.task_type, config.modules_to_save, config.inference_mode = "SEQ_CLS", [HEAD], False
-    adapted = get_peft_model(model, config)
+        return (
+            from_adapter(model, plan.adapter["path"]) if plan.adapter else with_layers(model, lora_config(model, plan))
+        )
     if plan.adapter:
-        set_peft_model_state_dict(adapted, load_peft_weights(plan.adapter["path"], device="cpu"))
-    if plan.mode != "full":
-        return adapted
-    merged = adapted.merge_and_unload()
-    merged.requires_grad_(True)
-    freeze_towers(merged)
-    return merged
+        model = from_adapter(model, plan.adapter["path"]).merge_and_unload().requires_grad_(True)
+    freeze_towers(model)
+    return model
+
+
+def with_layers(model, config):
+    """The model with new LoRA layers, and a head that is saved with them."""
+    from peft import get_peft_model
+
+    config.task_type, config.modules_to_save, config.inference_mode = "SEQ_CLS", [HEAD], False
+    return get_peft_model(model, config)
+
+
+def from_adapter(model, path: str):
+    """The model with a copy of the layers of a causal model's adapter, as PEFT would put them on that model."""
+    from peft import LoraConfig, load_peft_weights, set_peft_model_state_dict
+
+    head = model.get_submodule(HEAD).weight.detach().clone()
+    adapted = with_layers(model, LoraConfig.from_pretrained(path))
+    weights = load_peft_weights(path, device="cpu") | {f"base_model.model.{HEAD}.weight": head}
+    unknown = set_peft_model_state_dict(adapted, weights).unexpected_keys
+    if unknown:
+        text = f"{path} holds {len(unknown)} weights that a reward model has no place for (first: {unknown[0]})"
+        raise Failure(USAGE, "adapter-unreadable", text, fix="Merge it into its model, and start from that.")
+    return adapted
 
 
 def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> RewardConfig:
@@ -62,7 +75,7 @@ def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: boo
         **settings(plan, output_dir, report_to, evaluates),
         max_length=None,  # pairs are cut already
         center_rewards_coefficient=plan.objective["center_coefficient"] or None,
-        disable_dropout=False,  # --lora-dropout would be ignored; Gemma itself has none
+        disable_dropout=not (plan.lora and plan.lora["dropout"]),  # that of a starting adapter, --lora-dropout is kept
     )
 
 
