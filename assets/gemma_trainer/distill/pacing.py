@@ -1,4 +1,4 @@
-"""How many requests are in flight: more while the server keeps up, half as many when it says that it does not."""
+"""How many requests are in flight: more while the server keeps up, half as many when it pushes them back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from collections.abc import Callable
 START = 16  # requests in flight at first
 SLOWER = 3.0  # times the best latency at which no more are added
 WEIGHT = 0.1  # of a new latency in the running mean
+TOLERATED = 0.1  # share of the last round that may be pushed back: single ones are an accident
+ROUND = 32  # requests at least, over which that share is taken
+NEAR = 0.8  # of the limit that was too much: from there on it grows slowly
 SETTLED = 16  # latencies until the mean says something
 
 
 class Pacer:
     """Additive increase, multiplicative decrease, as TCP does it. `most` is what is never exceeded.
 
-    Until the first push-back the number doubles with each round of answers. `leave` tells how a request went.
+    Far below what was too much before, the number doubles with each round of answers. `leave` tells how a request went.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic):
@@ -25,8 +28,9 @@ class Pacer:
         self.in_flight = 0
         self.clock = clock
         self.latency = self.best = 0.0  # running mean and its lowest value, seconds
+        self.pushed = 0.0  # share of requests that are pushed back, over about a round
         self._seen = 0
-        self._doubling = True
+        self._too_much = float("inf")  # the limit at the last reduction
         self._reduced_at = self._paused_until = float("-inf")
         self._waiting: deque[asyncio.Future] = deque()
 
@@ -47,7 +51,8 @@ class Pacer:
     def leave(self, entered: float, answered: bool, pushed_back: bool = False, pause: float = 0.0) -> None:
         """Give the place back. `pause` seconds nothing more is sent, as a server's Retry-After asks."""
         self.in_flight -= 1
-        if pushed_back:
+        self.pushed += (pushed_back - self.pushed) / max(ROUND, self.limit)
+        if self.pushed > TOLERATED:
             self._reduce(entered)
         elif answered:
             self._grow(self.clock() - entered)
@@ -58,9 +63,9 @@ class Pacer:
 
     def _reduce(self, entered: float) -> None:
         """Once a round: those sent before the last reduction say nothing new."""
-        self._doubling = False
         if entered > self._reduced_at:
-            self.limit = max(1.0, self.limit / 2)
+            self._too_much = self.limit
+            self.limit, self.pushed = max(1.0, self.limit / 2), 0.0
             self._reduced_at = self.clock()
 
     def _grow(self, latency: float) -> None:
@@ -70,7 +75,8 @@ class Pacer:
             self.best = min(self.best or self.latency, self.latency)
         full = self.in_flight + 1 >= int(self.limit)  # else nobody wants more
         if full and self.latency <= SLOWER * (self.best or self.latency):
-            self.limit = min(self.most, self.limit + (1.0 if self._doubling else 1 / self.limit))
+            step = 1.0 if self.limit < NEAR * self._too_much else 1 / self.limit
+            self.limit = min(self.most, self.limit + step)
 
     def _wake(self) -> None:
         if self.clock() < self._paused_until:
