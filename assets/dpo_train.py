@@ -29,6 +29,11 @@ from gemma_trainer.train.arguments import add_dpo_arguments
 
 def run(args) -> cli.Outcome:
     from gemma_trainer.train.dpo import PreferenceTuning
+
+    if args.demo:
+        from gemma_trainer.train.demo_pairs import run_pair_demo
+
+        return run_pair_demo(PreferenceTuning(), args, sys.argv[1:])
     from gemma_trainer.train.run import run_training
 
     return run_training(PreferenceTuning(), args, sys.argv[1:])

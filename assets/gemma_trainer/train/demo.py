@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 
 from gemma_trainer.cli import Outcome, log
@@ -50,10 +51,10 @@ def run_demo(args: Namespace, argv: list[str]) -> Outcome:
     require_training_packages("full")
     share_cores()
     quiet_libraries()
-    output = Path(args.output_dir) if args.output_dir else _free_name()
+    output = Path(args.output_dir or free_name("demo"))
     base = output.with_name(f"{output.name}-base")
     log(f"making a tiny Gemma with random weights in {base}")
-    make_base(base, args.seed)
+    make_base(base, args.seed, _texts())
     training = _training_arguments(args, base, output)
     if args.plan:
         return run_training(SupervisedTuning(), training, argv)
@@ -74,24 +75,32 @@ def _questions() -> dict[str, Path]:
     return {"seen": SEEN, "unseen": UNSEEN}
 
 
-def _free_name() -> Path:
-    """runs/demo, also to resume it; a finished demo is kept and the next one gets a number."""
-    path, number = Path("runs/demo"), 1
-    while (RunDirectory(path).read() or {}).get("status") == "done":
+def _texts() -> list[str]:
+    with (EXAMPLE / "train.jsonl").open(encoding="utf-8") as file:
+        return [message["content"] for line in file for message in json.loads(line)["messages"]]
+
+
+def free_name(name: str) -> Path:
+    """runs/NAME, also to resume it; a finished demo is kept and the next one gets a number."""
+    path, number = Path("runs") / name, 1
+    while is_done(path):
         number += 1
-        path = Path(f"runs/demo-{number}")
+        path = Path("runs") / f"{name}-{number}"
     return path
 
 
-def make_base(folder: Path, seed: int) -> None:
-    """The untrained model; the same seed gives the same weights, so a demo that was killed finds them again."""
+def is_done(path: Path) -> bool:
+    return (RunDirectory(path).read() or {}).get("status") == "done"
+
+
+def make_base(folder: Path, seed: int, texts: Iterable[str]) -> None:
+    """The untrained model, with a tokenizer that knows the words of `texts`; the same seed gives the same weights, so a demo
+    that was killed finds them again."""
     if (folder / "model.safetensors").exists():
         return
     from gemma_trainer.families.catalogue import get_family
     from gemma_trainer.models.tiny import make_model, make_tokenizer, save_tiny
 
-    with (EXAMPLE / "train.jsonl").open(encoding="utf-8") as file:
-        texts = [message["content"] for line in file for message in json.loads(line)["messages"]]
     tokenizer = make_tokenizer(texts, "gemma3", VOCABULARY, get_family("gemma3").plain_template)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)

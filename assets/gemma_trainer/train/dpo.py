@@ -109,13 +109,12 @@ class PreferenceTuning(Method):
         return [Problem("chosen-collapsed", text)]
 
     def next_commands(self, folder: Path, plan: Plan) -> list[str]:
-        """What supervised tuning taught should still be there."""
-        held_out = Path(plan.adapter["path"] if plan.adapter else plan.model) / HELD_OUT
-        if not held_out.is_file():
-            return []
+        """Measuring again on the held-out pairs, and whether what supervised tuning taught is still there."""
         tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
-        as_trained = ["--quantize"] if plan.mode == "qlora" else []
-        return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, *as_trained)]
+        measure = [ASSETS / "evaluate.py", *tuned, *(["--quantize"] if plan.mode == "qlora" else [])]
+        pairs, answers = folder / HELD_OUT, Path(plan.adapter["path"] if plan.adapter else plan.model) / HELD_OUT
+        commands = [command(*measure, "--data", pairs, "--metric", "reward-accuracy")] if pairs.is_file() else []
+        return commands + ([command(*measure, "--data", answers)] if answers.is_file() else [])
 
     def summary(self, metrics: dict) -> str:
         before, after = metrics["before"], metrics["after"]
