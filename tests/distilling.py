@@ -16,7 +16,9 @@ from scripts import ASSETS, Ran, command
 
 def write_prompts(folder: Path, count: int) -> Path:
     file = folder / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"What is the capital of country {n}?"}) + "\n" for n in range(count)))
+    file.write_text(
+        "".join(json.dumps({"prompt": f"What is the capital of country {n}?"}) + "\n" for n in range(count))
+    )
     return file
 
 

@@ -135,7 +135,9 @@ def test_bad_prompts_are_refused_with_their_lines_and_repeats_are_asked_once(tmp
         refused = respond(prompts, teacher.base_url)
         assert refused.code == 3 and any(problem["line"] == 2 for problem in refused.json["errors"])
         assert teacher.counts["requests"] == 0
-        prompts.write_text('{"prompt": "Why is the sky blue?"}\n{"prompt": "why is  the sky blue?"}\n{"prompt": "Hm?"}\n')
+        prompts.write_text(
+            '{"prompt": "Why is the sky blue?"}\n{"prompt": "why is  the sky blue?"}\n{"prompt": "Hm?"}\n'
+        )
         done = respond(prompts, teacher.base_url)
         assert done.code == 0 and "prompts-repeated" in done.codes and teacher.counts["requests"] == 2
 

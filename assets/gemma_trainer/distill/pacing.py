@@ -31,7 +31,7 @@ class Pacer:
         self.pushed = 0.0  # share of requests that are pushed back, over about a round
         self._seen = 0
         self._too_much = float("inf")  # the limit at the last reduction
-        self._reduced_at = self._paused_until = float("-inf")
+        self._reduced_at = self._paused_until = self._full_at = float("-inf")
         self._waiting: deque[asyncio.Future] = deque()
 
     async def enter(self) -> float:
@@ -46,7 +46,10 @@ class Pacer:
                     self._wake()  # it was ours and goes to the next
                 raise
         self.in_flight += 1
-        return self.clock()
+        now = self.clock()
+        if self.in_flight >= int(self.limit):
+            self._full_at = now
+        return now
 
     def leave(self, entered: float, answered: bool, pushed_back: bool = False, pause: float = 0.0) -> None:
         """Give the place back. `pause` seconds nothing more is sent, as a server's Retry-After asks."""
@@ -55,7 +58,7 @@ class Pacer:
         if self.pushed > TOLERATED:
             self._reduce(entered)
         elif answered:
-            self._grow(self.clock() - entered)
+            self._grow(entered)
         if pause > 0:
             self._paused_until = max(self._paused_until, self.clock() + pause)
             asyncio.get_running_loop().call_later(pause, self._wake)
@@ -68,13 +71,14 @@ class Pacer:
             self.limit, self.pushed = max(1.0, self.limit / 2), 0.0
             self._reduced_at = self.clock()
 
-    def _grow(self, latency: float) -> None:
+    def _grow(self, entered: float) -> None:
+        latency = self.clock() - entered
         self._seen += 1
         self.latency += (latency - self.latency) * max(WEIGHT, 1 / self._seen)
         if self._seen >= SETTLED:
             self.best = min(self.best or self.latency, self.latency)
-        full = self.in_flight + 1 >= int(self.limit)  # else nobody wants more
-        if full and self.latency <= SLOWER * (self.best or self.latency):
+        was_full = self._full_at >= entered  # else nobody wants more
+        if was_full and self.latency <= SLOWER * (self.best or self.latency):
             step = 1.0 if self.limit < NEAR * self._too_much else 1 / self.limit
             self.limit = min(self.most, self.limit + step)
 
