@@ -18,6 +18,7 @@ from gemma_trainer.rows.content import is_blank, text_of
 from gemma_trainer.rows.problems import DATA_INVALID, USAGE, Failure, Problem
 
 PASSAGE = 2000  # characters
+_HEADING = re.compile(r"#{1,6} [^\n]*|[^\n]+\n[=-]{3,}")
 _LEAST = 80  # characters of a passage that something can be asked about
 
 
@@ -95,13 +96,17 @@ def _passages(file: Path) -> Iterator[Passage]:
 def cut_text(text: str, longest: int = PASSAGE) -> list[str]:
     """Pieces of at most `longest` characters that end at paragraphs, else at sentences, else at blanks. A heading stays
     with what follows it."""
-    parts = [part for block in re.split(r"\n\s*\n", text) if block.strip() for part in _short(block.strip(), longest)]
+    blocks = [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
+    joined: list[str] = []
+    for block in blocks:
+        if joined and _HEADING.fullmatch(joined[-1]):
+            joined[-1] += f"\n\n{block}"
+        else:
+            joined.append(block)
     pieces: list[str] = []
-    for part in parts:
-        last = pieces[-1] if pieces else None
-        heading = re.match(r"#{1,6} ", part)
-        if last is not None and not heading and len(last) + 2 + len(part) <= longest:
-            pieces[-1] = f"{last}\n\n{part}"
+    for part in (part for block in joined for part in _short(block, longest)):
+        if pieces and len(pieces[-1]) + 2 + len(part) <= longest:
+            pieces[-1] += f"\n\n{part}"
         else:
             pieces.append(part)
     return pieces
