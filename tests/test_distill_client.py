@@ -207,8 +207,9 @@ def test_usage_parts_refusals_and_halves_of_characters():
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"<html>", b"[]", b"3", b"{}", b'{"choices": []}', b'{"choices": [{"message": null}]}', b'{"error": "busy"}']
-    + [
+    [
+        *(b"", b"<html>", b"[]", b"3", b"{}", b'{"choices": []}', b'{"error": "busy"}'),
+        b'{"choices": [{"message": null}]}',
         b'{"choices": [{"message": {"content": 7}}]}',
         b'{"choices": [{"message": {"content": "", "tool_calls": [1]}}]}',
     ],
