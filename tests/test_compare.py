@@ -242,6 +242,18 @@ def test_compare_from_the_command_line(prompts, tmp_path):
     assert run("dataset_prep.py", "validate", out, "--task", "dpo", "--json").code == 0
 
 
+def test_another_model_of_the_server_can_judge(prompts, tmp_path):
+    def answer(body):
+        said = json.dumps({"reason": "so", "score": 9}) if body["model"] == "judge" else f"{len(str(body))} m"
+        return {"role": "assistant", "content": said}
+
+    with serving(answer=answer, models=("teacher", "judge")) as server:
+        words = ["respond", prompts, "--base-url", server.base_url, "--teacher", "teacher", "--judge-model", "judge"]
+        ran = run("distill_dataset.py", *words, "--judge-threshold", 8, "--out", tmp_path / "x.jsonl", "--json")
+        assert ran.code == 0, ran.stderr
+        assert Counter(body["model"] for body in server.bodies) == {"teacher": 3, "judge": 3}
+
+
 def test_synthesize_from_the_command_line_goes_on_after_a_budget(prompts, tmp_path):
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     with serving(answer=talking, models=("teacher",), fault_rate=0.1) as server:

@@ -20,7 +20,24 @@ SEEDS = [
     chat(user("How long does a sour dough rest before it is baked?"), assistant("Overnight.")),
     chat(user("What is a bowline good for on a boat?"), assistant("A loop that holds.")),
 ]
-SUBJECTS = ["rope", "sail", "anchor", "lantern", "compass", "harbour", "gull", "lighthouse", "kelp", "barnacle", "pilot", "ferry", "buoy", "trawler", "dinghy", "keel"]
+SUBJECTS = [
+    "rope",
+    "sail",
+    "anchor",
+    "lantern",
+    "compass",
+    "harbour",
+    "gull",
+    "lighthouse",
+    "kelp",
+    "barnacle",
+    "pilot",
+    "ferry",
+    "buoy",
+    "trawler",
+    "dinghy",
+    "keel",
+]
 
 
 @pytest.fixture
@@ -372,3 +389,24 @@ def test_flags_that_do_not_go_together_and_seeds_that_are_none(seeds, tools, tmp
         with pytest.raises(Failure) as failure:
             made(Synthesize, Answering(writer), "synthesize", *words)
         assert failure.value.exit_code == code, words
+
+
+def test_a_verifier_and_a_judge_look_at_what_is_made(seeds, tmp_path):
+    checks = tmp_path / "checks.py"
+    checks.write_text(
+        "def even(answer, row):\n    return row['prompt'][-1]['content'] and int(answer[22:-1]) % 2 == 0\n"
+    )
+    scored = []
+
+    def answer(request):
+        text = request.messages[-1]["content"]
+        if "Give the answer a score" not in text:
+            return writer(request)
+        scored.append(text)
+        return json.dumps({"reason": "so", "score": 4 + len(scored) % 2 * 4})
+
+    words = ("synthesize", "--seeds", seeds, "--count", 12, "--verifier", f"{checks}:even", "--judge-threshold", 7)
+    rows, rejects, _ = made(Synthesize, Answering(answer), *words)
+    counts = reasons(rejects)
+    assert len(rows) + counts["judge-low"] == len(scored) == 12 - counts["verifier-failed"] < 12
+    assert rows and counts["judge-low"]

@@ -62,7 +62,7 @@ class Criteria:
 
     async def answer(self, ask: Ask, request: Request, row: dict) -> Judged:
         """The answer to a request for the prompt `row`. Raises RequestFailed."""
-        if self.schema is None:
+        if self.schema is None or request.tools:
             reply = await ask(request)
             judged = Judged(request, reply, [], [reply.id])
         else:
@@ -71,14 +71,18 @@ class Criteria:
             judged = Judged(request, found.reply, reasons, found.ids)
         if self.drop_thinking:
             judged = judged._replace(reply=replace(judged.reply, reasoning_content=None))
-        reasons = judged.reasons + gate.check(judged.reply, request.messages, request.tools, self.gate)
+        return await self.check(ask, judged, row)
+
+    async def check(self, ask: Ask, judged: Judged, row: dict) -> Judged:
+        """The answer with what speaks against it as one to the prompt `row`. Raises RequestFailed."""
+        reasons = judged.reasons + gate.check(judged.reply, row["prompt"], row.get("tools"), self.gate)
+        ids = judged.ids
         if not reasons and self.verifier:
             reasons = await self._verified(judged.reply, row)
         if not reasons and self.threshold is not None:
-            score, ids = await self.judge.score(ask, request.messages, judged.reply.message)
-            judged = judged._replace(ids=judged.ids + ids)
-            reasons = self._scored(score)
-        return judged._replace(reasons=reasons)
+            score, more = await self.judge.score(ask, row["prompt"], judged.reply.message)
+            ids, reasons = ids + more, self._scored(score)
+        return judged._replace(reasons=reasons, ids=ids)
 
     async def _verified(self, reply: Reply, row: dict) -> list[Reason]:
         if isinstance(self.ranker, ByVerifier):
@@ -89,9 +93,8 @@ class Criteria:
     def _scored(self, score: float | None) -> list[Reason]:
         if score is None:
             return [Reason("judge-low", "the judge gave no score that can be read")]
-        return (
-            [] if score >= self.threshold else [Reason("judge-low", f"{score:g}, at least {self.threshold:g} is asked")]
-        )
+        low = f"{score:g}, at least {self.threshold:g} is asked"
+        return [] if score >= self.threshold else [Reason("judge-low", low)]
 
 
 def _ranker(method: str | None, args: Namespace, verifier: Verifier | None, judge: Judge) -> Ranker | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from gemma_trainer.distill import gate
-from gemma_trainer.distill.drawing import ASKERS, TEXT, Answered, Draw, Studio, add, form, opening, refuse
+from gemma_trainer.distill.criteria import Judged
+from gemma_trainer.distill.drawing import ASKERS, TEXT, Draw, Studio, add, form, opening, refuse
 from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.request import Request
 from gemma_trainer.distill.seeds import Passage
@@ -65,9 +65,11 @@ class Documents:
         for sample, request, reply in found.samples:
             prompt = opening(None, sample["question"].strip())
             said = replace(reply, content=sample["answer"].strip(), reasoning_content=None, finish_reason="stop")
-            reasons = gate.check(said, prompt, None, studio.gate) + check_sample(sample, passage.text)
+            judged = Judged(request, said, [], [reply.id])
+            answered = await studio.check(ask, prompt, None, judged)
+            answered = answered.refused(*check_sample(sample, passage.text))
             source = {"file": passage.file, "passage": passage.number, "quote": sample["quote"]}
-            add(result, Answered(prompt, None, request, said, reasons), [], kind=draw.kind, source=source)
+            add(result, answered, [], kind=draw.kind, source=source)
         return result
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gemma_trainer.distill import gate
 from gemma_trainer.distill.drawing import ASKERS, SHAPES, TEXT, Answered, Draw, Studio, add, form, opening, refuse
 from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.request import Request
@@ -69,9 +68,8 @@ class ToolUse:
         text = found.value["request"].strip()
         answered, more = await self._conversation(studio, draw, ask, opening(self.system, text), tools)
         names = [tool["function"]["name"] for tool in tools]
-        reasons = [*answered.reasons, *_check(answered, text, names, meant)]
         result = Result()
-        add(result, replace(answered, reasons=reasons), [*ids, *more], kind=draw.kind)
+        add(result, answered.refused(*_check(answered, text, names, meant)), [*ids, *more], kind=draw.kind)
         return result
 
     async def _conversation(
@@ -90,12 +88,12 @@ class ToolUse:
                 content, more, fault = await self._result(studio, draw, ask, prompt, call, tools, 10 * step + number)
                 ids += more
                 if fault:
-                    return replace(answered, reasons=[Reason("schema-invalid", fault)]), ids
+                    return answered.refused(Reason("schema-invalid", fault)), ids
                 name = call["function"]["name"]
                 prompt = [*prompt, {"role": "tool", "name": name, "tool_call_id": call["id"], "content": content}]
         answered = await self._answer(studio, ask, prompt, tools, ids)
         if answered.reply.tool_calls:
-            answered = replace(answered, reasons=[Reason("tool-call-invalid", f"more than {_CALLS} rounds of calls")])
+            answered = answered.refused(Reason("tool-call-invalid", f"more than {_CALLS} rounds of calls"))
         return answered, ids
 
     async def _answer(
@@ -111,8 +109,7 @@ class ToolUse:
         told = [{"role": "tool", "tool_call_id": call["id"], "content": f"error: {fault}"} for call in calls]
         wrong = {"role": "assistant", "content": answered.reply.content, "tool_calls": calls}
         again = await studio.answer(ask, [*prompt, wrong, *told], tools)
-        reasons = gate.check(again.reply, prompt, tools, studio.gate)
-        return replace(again, prompt=prompt, reasons=reasons)
+        return await studio.check(ask, prompt, tools, again.judged)
 
     async def _result(
         self, studio: Studio, draw: Draw, ask: Ask, messages: list[dict], call: dict, tools: list[dict], step: int

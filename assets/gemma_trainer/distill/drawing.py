@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gemma_trainer.distill import gate
-from gemma_trainer.distill.gate import GateOptions, Reason
+from gemma_trainer.distill.criteria import Criteria, Judged
+from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.output import sft_row
 from gemma_trainer.distill.request import Reply, Request, Sampling
 from gemma_trainer.distill.schemas import Validator, validator
@@ -46,8 +47,7 @@ class Studio:
 
     teacher: str
     sampling: Sampling
-    gate: GateOptions
-    drop_thinking: bool = False
+    criteria: Criteria
 
     def writing(self, draw: Draw, text: str, schema: dict, step: int = 0) -> Request:
         """A request for something new in the form of `schema`; there is one for each draw and step."""
@@ -59,22 +59,39 @@ class Studio:
     async def answer(self, ask: Ask, prompt: list[dict], tools: list[dict] | None = None, sample: int = 0) -> Answered:
         """The teacher's answer to a prompt, judged. Raises RequestFailed."""
         request = Request(self.teacher, prompt, self.sampling, tools, None, sample)
-        reply = await ask(request)
-        if self.drop_thinking:
-            reply = replace(reply, reasoning_content=None)
-        return Answered(prompt, tools, request, reply, gate.check(reply, prompt, tools, self.gate))
+        return Answered(prompt, tools, await self.criteria.answer(ask, request, _row(prompt, tools)))
+
+    async def check(self, ask: Ask, prompt: list[dict], tools: list[dict] | None, judged: Judged) -> Answered:
+        """The same for an answer that came on another way. Raises RequestFailed."""
+        return Answered(prompt, tools, await self.criteria.check(ask, judged._replace(reasons=[]), _row(prompt, tools)))
+
+
+def _row(prompt: list[dict], tools: list[dict] | None) -> dict:
+    return {"prompt": prompt, **({"tools": tools} if tools else {})}
 
 
 @dataclass(frozen=True)
 class Answered:
+    """A judged answer to a prompt, which need not be what was sent."""
+
     prompt: list[dict]
     tools: list[dict] | None
-    request: Request
-    reply: Reply
-    reasons: list[Reason]
+    judged: Judged
+
+    @property
+    def reply(self) -> Reply:
+        return self.judged.reply
+
+    @property
+    def reasons(self) -> list[Reason]:
+        return self.judged.reasons
+
+    def refused(self, *reasons: Reason) -> Answered:
+        """With more that speaks against it."""
+        return replace(self, judged=self.judged._replace(reasons=[*self.reasons, *reasons]))
 
     def row(self, **meta: Any) -> dict:
-        row = sft_row(self.prompt, self.request, self.reply, self.tools)
+        row = sft_row(self.prompt, self.judged.request, self.reply, self.tools)
         return {**row, "meta": {**row["meta"], **meta}}
 
 
@@ -82,7 +99,7 @@ def add(result: Result, answered: Answered, ids: list[str], **meta: Any) -> None
     """Put the row of an answer where it belongs. `ids` are those of the requests that made its prompt."""
     row = answered.row(**meta)
     if answered.reasons:
-        result.rejects.append(gate.rejected(row, answered.reasons, [*ids, answered.reply.id]))
+        result.rejects.append(gate.rejected(row, answered.reasons, [*ids, *answered.judged.ids]))
     else:
         result.rows.append(row)
 

@@ -18,9 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare = commands.add_parser("compare", help="pairs of a better and a worse answer", description=COMPARE)
     compare.add_argument("prompts", nargs="+", metavar="PROMPTS", help="files, folders or globs of prompts")
     _add_pairs(compare)
-    for command in (respond, compare):
-        _add_criteria(command)
     for command in (respond, synthesize, compare):
+        _add_criteria(command)
         _add_teacher(command)
         _add_answers(command)
         _add_gate(command)
@@ -94,6 +93,7 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("several answers a prompt").add_argument
     add("--samples", type=positive(int), default=1, metavar="N", help="answers to ask for (default 1)")
     add("--best-of", choices=METHODS, help="keep the best one only; majority goes by the final answers")
+    add("--reward-model", metavar="DIR", help="run directory of rm_train.py, for ranking by reward")
 
 
 def _add_pairs(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +106,7 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
         help="what the better answer is told by (default student: the teacher's)",
     )
     add("--samples", type=positive(int), default=4, metavar="N", help="answers to choose from (default 4)")
+    add("--reward-model", metavar="DIR", help="run directory of rm_train.py, for ranking by reward")
     add("--student-model", metavar="ID|DIR", help="the student, to run here with transformers")
     add("--student-adapter", metavar="DIR", help="adapter or run directory of the student")
     add("--student-base-url", metavar="URL", help="or a server that answers as the student")
@@ -123,7 +124,6 @@ def _add_criteria(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="another model of the teacher's server as the judge (default: the teacher)",
     )
-    add("--reward-model", metavar="DIR", help="run directory of rm_train.py, for ranking by reward")
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:

@@ -74,13 +74,15 @@ class Session:
         try:
             self.known = len(journal)
             for model, reply in journal.replies():
-                if model == args.teacher:
+                if model in (args.teacher, args.judge_model):
                     self.budget.add(reply)
             teacher = make_teacher(args)
-            teachers = {args.teacher: teacher}
+            teachers = {args.teacher: teacher, args.judge_model or args.teacher: teacher}
+            free = set()
             if student := getattr(self.command, "student_args", None):
                 teachers[student.teacher] = make_teacher(student)
-            self.memo = Memo(journal, teachers, set(teachers) - {args.teacher}, self.budget)
+                free.add(student.teacher)
+            self.memo = Memo(journal, teachers, free, self.budget)
             write_manifest(files.manifest, {**self._facts(), "status": "running"})
             expected = self.command.request_count()
             loop = Loop(self.command, self.memo, files, PARALLEL * teacher.places, fresh, expected)
@@ -198,6 +200,8 @@ def _check(args: Namespace) -> None:
         raise Failure(USAGE, "usage", "--base-url needs --teacher NAME", fix=f"See {args.base_url}/models.")
     if args.base_url and not re.match(r"https?://[^/]", args.base_url):
         raise Failure(USAGE, "usage", f"--base-url {args.base_url} is no URL of the form http://host:port/v1")
+    if args.judge_model and not args.base_url:
+        raise Failure(USAGE, "usage", "--judge-model names a model of the teacher's server, and there is no --base-url")
     if args.action == "respond" and args.samples > 1 and args.temperature == 0:
         raise Failure(USAGE, "usage", "--samples above 1 need a --temperature above 0: greedy answers are all alike")
     if args.model:

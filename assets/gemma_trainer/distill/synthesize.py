@@ -10,14 +10,14 @@ from typing import Protocol
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.reading.sources import expand
 from gemma_trainer.distill import gate
+from gemma_trainer.distill.criteria import Criteria
 from gemma_trainer.distill.draw_documents import Documents
 from gemma_trainer.distill.draw_evolve import Evolve
 from gemma_trainer.distill.draw_instruct import Instruct
 from gemma_trainer.distill.draw_tools import ToolUse
 from gemma_trainer.distill.draw_turns import Turns
 from gemma_trainer.distill.drawing import Draw, Studio
-from gemma_trainer.distill.gate import GateOptions, Reason
-from gemma_trainer.distill.language import check_language
+from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.respond import sampling_of
 from gemma_trainer.distill.seeds import Seed, read_passages, read_seeds, read_tools
 from gemma_trainer.distill.similar import Similar
@@ -57,16 +57,12 @@ class Synthesize:
                     f", not from --{flag}" if getattr(args, flag) else ""
                 )
                 raise Failure(USAGE, "usage", text)
-        if args.language:
-            check_language(args.language)
         self.warnings: list[Problem] = []
         self.files: list[Path] = []
         self.seeds: list[Seed] = []
         self.kind = self._kind(args, student)
         self.count, self.seed, self.near = args.count, args.seed, args.near_duplicates
-        self.studio = Studio(
-            args.teacher, sampling_of(args), GateOptions(student.family, args.language), args.drop_thinking
-        )
+        self.studio = Studio(args.teacher, sampling_of(args), Criteria.of(args, student, None))
 
     def _kind(self, args: Namespace, student: Model) -> Kind:
         if self.name == "documents":
@@ -87,7 +83,9 @@ class Synthesize:
             yield Item(f"{self.name}-{number}", Draw(number, wanted, self.seed, self.name))
 
     def request_count(self) -> int:
-        return round(self.count * _REQUESTS[self.name])
+        """About: a conversation may end early, a call may be followed by another."""
+        scored = 0 if self.studio.criteria.threshold is None else self.count
+        return round(self.count * _REQUESTS[self.name]) + scored
 
     async def work(self, item: Item, ask: Ask) -> Result:
         return await self.kind.draw(self.studio, item.data, ask)
