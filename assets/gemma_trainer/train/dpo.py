@@ -14,7 +14,7 @@ from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.pairs import PairSet, encode_pairs
-from gemma_trainer.train.start import Start
+from gemma_trainer.train.start import Start, run_of
 
 FLIPPED = 0.1  # share of wrong labels that the robust loss assumes
 SMALL_BETA = 0.01
@@ -112,9 +112,12 @@ class PreferenceTuning(Method):
         """Measuring again on the held-out pairs, and whether what supervised tuning taught is still there."""
         tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
         measure = [ASSETS / "evaluate.py", *tuned, *(["--quantize"] if plan.mode == "qlora" else [])]
-        pairs, answers = folder / HELD_OUT, Path(plan.adapter["path"] if plan.adapter else plan.model) / HELD_OUT
+        pairs, start = folder / HELD_OUT, Path(plan.adapter["path"] if plan.adapter else plan.model)
         commands = [command(*measure, "--data", pairs, "--metric", "reward-accuracy")] if pairs.is_file() else []
-        return commands + ([command(*measure, "--data", answers)] if answers.is_file() else [])
+        answers = start / HELD_OUT
+        if answers.is_file() and run_of(start)["plan"]["method"] == "sft":
+            commands.append(command(*measure, "--data", answers))
+        return commands
 
     def summary(self, metrics: dict) -> str:
         before, after = metrics["before"], metrics["after"]

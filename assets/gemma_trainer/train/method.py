@@ -63,17 +63,15 @@ class Method:
         raise NotImplementedError
 
     def measure(self, trainer) -> dict:
-        """The measures on the held-out rows, None where there are none."""
-        if trainer.eval_dataset is None:
-            return dict.fromkeys(self.measures)
-        logged = trainer.evaluate()
-        return {name: logged[key] for name, key in self.measures.items()}
+        """The measures on the held-out rows, None where there are none or the method could not tell."""
+        logged = {} if trainer.eval_dataset is None else trainer.evaluate()
+        return {name: logged.get(key) for name, key in self.measures.items()}
 
     def measured(self, line: dict, step: int) -> dict | None:
         """The measures that the end of the last epoch has just logged."""
-        if line.get("step") != step or not all(key in line for key in self.measures.values()):
+        if line.get("step") != step or "eval_loss" not in line:
             return None
-        return {name: line[key] for name, key in self.measures.items()}
+        return {name: line.get(key) for name, key in self.measures.items()}
 
     def save(self, model, tokenizer, prepared: Prepared, folder: Path) -> None:
         from gemma_trainer.train.save import save_result

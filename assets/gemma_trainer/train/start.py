@@ -26,7 +26,7 @@ class Start(NamedTuple):
     @property
     def tuned(self) -> bool:
         """Whether a finished run of these scripts, or an adapter, came before."""
-        return self.adapter is not None or _run_of(Path(self.model)) is not None
+        return self.adapter is not None or run_of(Path(self.model)) is not None
 
 
 def find_start(model: str | None, adapter: str | None) -> Start:
@@ -74,7 +74,7 @@ def _describe(folder: Path) -> dict:
     return {**facts, "rank": config["r"], "alpha": config["lora_alpha"]}
 
 
-def _run_of(folder: Path) -> dict | None:
+def run_of(folder: Path) -> dict | None:
     """run.json of a run directory."""
     try:
         return json.loads((folder / "run.json").read_text("utf-8"))
@@ -84,7 +84,7 @@ def _run_of(folder: Path) -> dict | None:
 
 def _check_finished(folder: Path) -> None:
     """A run that is not done holds no result yet, or an old one. Raises Failure (exit 2)."""
-    run = _run_of(folder)
+    run = run_of(folder)
     if run is not None and run.get("status") != "done":
         raise Failure(
             USAGE,
