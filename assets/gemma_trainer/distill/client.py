@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
+from gemma_trainer.distill.journal import encoded, sound
 from gemma_trainer.distill.pacing import Pacer
 from gemma_trainer.distill.probe import Dialect, Listing, find_thinking
 from gemma_trainer.distill.request import Reply, Request, Usage
@@ -166,7 +167,7 @@ class RemoteTeacher:
 
     async def _send(self, method: str, path: str, body: dict | None) -> tuple[int, dict, bytes]:
         """(status, headers, content). Raises Transient where none of it arrives whole."""
-        data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        data = None if body is None else encoded(body)
         try:
             async with self._session.request(method, self.settings.base_url + path, data=data) as answer:
                 return answer.status, answer.headers, await answer.read()
@@ -262,7 +263,7 @@ def _call(call: dict) -> dict:
         try:
             arguments = json.loads(arguments)
         except ValueError:
-            arguments = _sound(arguments)
+            arguments = sound(arguments)
     made = {"type": "function", "function": {"name": str(function["name"]), "arguments": arguments}}
     return {"id": call["id"], **made} if call.get("id") else made
 
@@ -271,11 +272,7 @@ def _text(content: object) -> str:
     """Text, also of a list of parts, without halves of surrogate pairs."""
     if isinstance(content, list):
         content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-    return _sound(content or "")
-
-
-def _sound(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isascii() else text
+    return sound(content or "")
 
 
 def _json(content: bytes):

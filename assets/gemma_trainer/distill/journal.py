@@ -44,9 +44,8 @@ class Lines:
                 yield at, line
                 at += len(line)
 
-    def append(self, value: dict) -> int:
-        """Write the value as a line and give its offset."""
-        line = encoded(value)
+    def append(self, line: bytes) -> int:
+        """Write the line and give its offset."""
         at = self.end
         try:
             written = self._file.write(line)
@@ -111,11 +110,11 @@ class Journal:
 
     def add(self, request: Request, reply: Reply) -> None:
         line = {"id": request.id, "request": request.as_dict(), "reply": reply.as_dict()}
-        self._places[bytes.fromhex(request.id)] = self._replies.append(line)
+        self._places[bytes.fromhex(request.id)] = self._replies.append(encoded(line))
 
     def add_failure(self, request: Request, reason: str) -> None:
         self.failures[request.id] = reason
-        self._failed.append({"id": request.id, "reason": reason, "request": request.as_dict()})
+        self._failed.append(encoded({"id": request.id, "reason": reason, "request": request.as_dict()}))
 
     def close(self) -> None:
         self._replies.close()
@@ -125,8 +124,17 @@ class Journal:
 
 
 def encoded(value: object) -> bytes:
-    """The value as one line of JSON."""
-    return _encode(value).encode() + b"\n"
+    """The value as one line of JSON, without halves of surrogate pairs."""
+    text = _encode(value)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return sound(text).encode() + b"\n"
+
+
+def sound(text: str) -> str:
+    """The text with U+FFFD for halves of surrogate pairs, which a teacher may write and no file can hold."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _reply(told: dict) -> Reply:

@@ -63,7 +63,7 @@ class Files:
     def check(self, inputs: list[Path], settings: dict, overwrite: bool) -> None:
         """Raises Failure (exit 2) where the run would write over its input, or over what another run made."""
         targets = [self.rows, self.rejects, self.replies, self.failed, self.manifest]
-        ours = self.manifest.exists() and self.replies.exists()
+        ours = self.manifest.exists()
         check_targets(inputs, targets, overwrite or ours)
         if not ours or overwrite:
             return
@@ -96,10 +96,10 @@ class Growing:
         self._lines = Lines(path)
         self._known = {hash(line) for _, line in self._lines}
 
-    def add(self, row: dict) -> None:
-        if self._known and hash(encoded(row)) in self._known:
-            return
-        self._lines.append(row)
+    def add(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if hash(line) not in self._known:
+                self._lines.append(line)
 
     def close(self) -> None:
         self._lines.close()

@@ -28,6 +28,7 @@ THINKING: tuple[Callable[[bool], dict], ...] = (
     lambda on: {"reasoning_effort": "medium" if on else "none"},
 )
 QUESTION = [{"role": "user", "content": "What is 17 + 25? Think first, then answer with the number alone."}]
+_NOT_SENT = {"weight", "reasoning_content"}
 CONTEXT_KEYS = ("max_model_len", "context_length", "max_context_length", "n_ctx", "n_ctx_train")
 
 
@@ -110,7 +111,8 @@ def _sent(message: dict) -> dict:
     """A canonical message as servers take it: arguments of calls are text, and calls have ids."""
     calls = message.get("tool_calls")
     if not calls:
-        return {key: value for key, value in message.items() if key not in ("weight", "reasoning_content")}
+        is_plain = not message.keys() & _NOT_SENT
+        return message if is_plain else {key: value for key, value in message.items() if key not in _NOT_SENT}
     from gemma_trainer.distill.journal import encoded
 
     sent = []

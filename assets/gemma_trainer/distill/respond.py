@@ -71,6 +71,7 @@ class Respond:
             raise Failure(USAGE, "usage", "--best-of needs --samples of at least 2")
         self.prompts = Prompts(args.prompts, student, args.system)
         self.files, self.warnings = self.prompts.files, self.prompts.warnings
+        self.student_args: Namespace | None = None
         self.teacher, self.sampling, self.samples = args.teacher, sampling_of(args), args.samples
         self.criteria = Criteria.of(args, student, args.best_of)
         self.near = args.near_duplicates

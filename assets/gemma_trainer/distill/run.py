@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gemma_trainer.cli import log
 from gemma_trainer.distill.budget import Budget, BudgetSpent
@@ -92,31 +92,38 @@ class Memo:
         return reply
 
 
+class _Place(NamedTuple):
+    at: int
+    size: int
+    rows: int
+
+
 class Spool:
     """Results of the items that are finished, on disk, to be read back in the order of items."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (for the whole run)
-        self._places: dict[int, tuple[int, int]] = {}
+        self._places: dict[int, _Place] = {}
         self._end = 0
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, number: int, result: Result) -> None:
-        rejects = [[reject.reasons, reject.row, reject.ids] for reject in result.rejects]
-        line = encoded([result.rows, rejects])
+    def add(self, number: int, rows: list[bytes], rejects: list[bytes]) -> None:
+        """Lines of an item's result as they stand in the files."""
+        block = b"".join([*rows, *rejects])
         self._file.seek(self._end)
-        self._file.write(line)
-        self._places[number] = (self._end, len(line))
-        self._end += len(line)
+        self._file.write(block)
+        self._places[number] = _Place(self._end, len(block), len(rows))
+        self._end += len(block)
 
     def results(self, command: Command) -> Results:
         for number, item in enumerate(command.items()):
             if place := self._places.get(number):
-                self._file.seek(place[0])
-                rows, rejects = json.loads(self._file.read(place[1]))
-                yield item, Result(rows, [Reject(*reject) for reject in rejects])
+                self._file.seek(place.at)
+                lines = [json.loads(line) for line in self._file.read(place.size).splitlines()]
+                rejects = [Reject(line.pop("reasons"), line, line.pop("ids")) for line in lines[place.rows :]]
+                yield item, Result(lines[: place.rows], rejects)
 
 
 @dataclass
@@ -200,11 +207,11 @@ class Loop:
                 return
 
     def _keep(self, number: int, result: Result) -> None:
-        self.ended.spool.add(number, result)
-        for row in result.rows:
-            self._rows.add(row)
-        for reject in result.rejects:
-            self._rejects.add(reject_row(reject))
+        rows = [encoded(row) for row in result.rows]
+        rejects = [encoded(reject_row(reject)) for reject in result.rejects]
+        self.ended.spool.add(number, rows, rejects)
+        self._rows.add(rows)
+        self._rejects.add(rejects)
 
 
 @contextlib.contextmanager

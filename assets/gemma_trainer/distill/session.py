@@ -70,6 +70,7 @@ class Session:
     def run(self) -> cli.Outcome:
         args, files = self.args, self.files
         fresh = not files.manifest.exists() or args.overwrite
+        write_manifest(files.manifest, {**self._facts(), "status": "running"})  # first: it tells whose files these are
         journal = Journal(files.replies, files.failed, args.retry_failed)
         try:
             self.known = len(journal)
@@ -79,11 +80,10 @@ class Session:
             teacher = make_teacher(args)
             teachers = {args.teacher: teacher, args.judge_model or args.teacher: teacher}
             free = set()
-            if student := getattr(self.command, "student_args", None):
+            if student := self.command.student_args:
                 teachers[student.teacher] = make_teacher(student)
                 free.add(student.teacher)
             self.memo = Memo(journal, teachers, free, self.budget)
-            write_manifest(files.manifest, {**self._facts(), "status": "running"})
             expected = self.command.request_count()
             loop = Loop(self.command, self.memo, files, PARALLEL * teacher.places, fresh, expected)
             ended = asyncio.run(loop.run())
@@ -162,8 +162,9 @@ class Session:
         commands = [f"{again} --retry-failed"] if self.failed and "--retry-failed" not in sys.argv else []
         if counts.rows:
             model = ["--model", self.args.student] if self.args.student else []
+            task = ["--task", "dpo"] if self.args.action == "compare" else []
             prepare = Path(self.script).with_name("dataset_prep.py")
-            commands.append(cli.command(prepare, "validate", self.args.out, *model))
+            commands.append(cli.command(prepare, "validate", self.args.out, *task, *model))
         return commands
 
     def _summary(self, result: dict) -> str:

@@ -59,6 +59,7 @@ class Synthesize:
                 raise Failure(USAGE, "usage", text)
         self.warnings: list[Problem] = []
         self.files: list[Path] = []
+        self.student_args: Namespace | None = None
         self.seeds: list[Seed] = []
         self.kind = self._kind(args, student)
         self.count, self.seed, self.near = args.count, args.seed, args.near_duplicates

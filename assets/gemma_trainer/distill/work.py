@@ -6,6 +6,7 @@ item and the replies, so a restart repeats all work and no request, and an inter
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,11 +57,13 @@ Results = Iterator[tuple[Item, Result]]
 class Command(Protocol):
     """respond, synthesize or compare. Nothing but the arguments and the files they name shapes it.
 
-    `files` are its inputs, `warnings` what they made it say.
+    `files` are its inputs, `warnings` what they made it say, `student_args` the flags of a second teacher that it
+    asks too.
     """
 
     files: list[Path]
     warnings: list[Problem]
+    student_args: Namespace | None
 
     def items(self) -> Iterable[Item]: ...
 

@@ -15,11 +15,6 @@ DISTILL: Entries = {
         "A budget is spent; what is finished is kept.",
         "Run the same command with a larger budget: it goes on.",
     ),
-    "resume-mismatch": (
-        ERROR,
-        "The output was made with other flags.",
-        "Name another --out, or pass --overwrite: answers that are paid for are kept and used again.",
-    ),
     "run-in-progress": (ERROR, "Another run is writing the same files.", "Wait for it, or name another --out."),
     "teacher-limited": (
         WARNING,
