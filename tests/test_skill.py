@@ -43,7 +43,7 @@ def test_scripts_and_flags_that_are_named_exist(page):
 
 def flags(script: str, rest: str) -> str:
     action = re.match(r"\s+([a-z-]+)", rest)
-    words = [action.group(1)] if action and script == "dataset_prep.py" else []
+    words = [action.group(1)] if action and script in ("dataset_prep.py", "distill_dataset.py") else []
     return subprocess.run(
         [sys.executable, ROOT / "assets" / script, *words, "--help"], capture_output=True, text=True
     ).stdout
