@@ -60,7 +60,7 @@ def encode_pairs(
     loaded: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, *, max_length: int, overlong: str
 ) -> PairSet:
     """Render and encode pairs. One with a side over `max_length` tokens is dropped, cut at the end of that side, or
-    refused; one that loses all of an answer is dropped in any case.
+    refused; one that loses all of an answer, or all that tells its sides apart, is dropped in any case.
 
     Raises Failure (exit 3) when the template refuses a row, or when `overlong` is "error" and a row is too long.
     """
@@ -81,7 +81,7 @@ def encode_pairs(
                 chosen, rejected = (
                     Encoded(side.ids[:max_length], side.mask[:max_length]) for side in (chosen, rejected)
                 )
-            if not (any(chosen.mask) and any(rejected.mask)):
+            if not (any(chosen.mask) and any(rejected.mask)) or chosen.ids == rejected.ids:
                 result.untrained += 1
                 continue
             result.first = result.first or (texts[2 * at], texts[2 * at + 1])

@@ -106,7 +106,7 @@ def left_out(result: EncodedSet, max_length: int, overlong: str) -> list[Problem
         text = f"{result.overlong} rows over {max_length} tokens were {done}"
         problems.append(Problem("rows-overlong", text))
     if result.untrained:
-        text = f"{result.untrained} rows have no trained token within {max_length} tokens and were left out"
+        text = f"{result.untrained} rows have nothing left to learn within {max_length} tokens and were left out"
         problems.append(Problem("rows-overlong", text))
     return problems
 
