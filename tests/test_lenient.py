@@ -22,7 +22,7 @@ BOTH = json.dumps([A, B])
         f"````json\n{BOTH}\n````",
         f"  ```json\n  {BOTH}\n  ```",
         f"```json\n{BOTH}",  # the fence is never closed
-        f"Sure! Here are [two] samples {{as asked}}:\n\n```json\n{BOTH}\n```\nLet me know if you [need] more {{samples}}!",
+        f"Sure! Here are [two] of them {{as asked}}:\n\n```json\n{BOTH}\n```\nLet me know if you [need] {{more}}!",
         f"Here you go: {BOTH} Hope that helps :-]",
         f"{json.dumps(A)}\n{json.dumps(B)}\n",
         f"{json.dumps(A)},\n{json.dumps(B)},",

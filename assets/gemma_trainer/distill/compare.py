@@ -28,8 +28,8 @@ _WITH_MARGIN = ("reward", "verifier")  # whose scores are of one scale
 
 
 class Compare:
-    """`student`: the teacher's answer against the student's. Else the best against the worst of `samples` answers of the
-    teacher. Raises Failure."""
+    """`student`: the teacher's answer against the student's. Else the best against the worst of `samples` answers of
+    the teacher. Raises Failure."""
 
     def __init__(self, args: Namespace, student: Model):
         self.by, self.samples = args.by, 1 if args.by == "student" else args.samples

@@ -21,10 +21,11 @@ _LIST = {
     "required": ["samples"],
 }
 _LEAST = 3  # words of a quote
+_SOURCE = "passage|text|excerpt|document|article|paragraph|author"
 # A question that leans on a passage which its reader does not have.
 _LEANS = re.compile(
-    r"\b(?:the|this|that) (?:(?:above|given|provided|following) )?(?:passage|text|excerpt|document|article|paragraph|author)\b"
-    r"|\b(?:according to|mentioned|described|stated) (?:in )?(?:the|this) (?:passage|text|excerpt|document|article|author)\b"
+    rf"\b(?:the|this|that) (?:(?:above|given|provided|following) )?(?:{_SOURCE})\b"
+    rf"|\b(?:according to|mentioned|described|stated) (?:in )?(?:the|this) (?:{_SOURCE})\b"
     r"|\bas (?:mentioned|described|stated) above\b",
     re.IGNORECASE,
 )
@@ -45,11 +46,12 @@ class Documents:
         asker = draw.chance("asker").choice(ASKERS)
         text = (
             f"[passage]\n{self.passage(draw).text}\n[end of passage]\n\n"
-            f"Write {count} questions that {asker} could have and that this passage answers, each about another point of "
-            "it, each with its answer. Whoever is asked does not see the passage: never speak of the passage, the text or "
-            "its author, and name what is meant. Answers are full sentences and say nothing that the passage does not say. "
-            "To each belongs a quote: the words of the passage, letter by letter, that bear the answer out. Keep the "
-            'language. JSON only: {"samples": [{"question": "...", "answer": "...", "quote": "..."}, ...]}'
+            f"Write {count} questions that {asker} could have and that this passage answers, each about another "
+            "point of it, each with its answer. Whoever is asked does not see the passage: never speak of the passage, "
+            "the text or its author, and name what is meant. Answers are full sentences and say nothing that the "
+            "passage does not say. To each belongs a quote: the words of the passage, letter by letter, that bear the "
+            'answer out. Keep the language. JSON only: {"samples": [{"question": "...", "answer": "...", "quote": '
+            '"..."}, ...]}'
         )
         return studio.writing(draw, text, _LIST, step)
 

@@ -38,8 +38,8 @@ class Evolve:
         way = draw.chance("way").choice(WAYS)
         text = (
             f"This is what a user asks an assistant:\n[prompt]\n{self.seed(draw).prompt}\n[end of prompt]\n\n"
-            f"Rewrite it into another prompt. {way} Keep the language. It has to stand alone, make sense and be possible to "
-            'answer. Do not answer it. JSON only: {"prompt": "..."}'
+            f"Rewrite it into another prompt. {way} Keep the language. It has to stand alone, make sense and be "
+            'possible to answer. Do not answer it. JSON only: {"prompt": "..."}'
         )
         return studio.writing(draw, text, _FORM.schema)
 

@@ -54,8 +54,8 @@ class ToolUse:
         )
         text = (
             f"An assistant can call these functions:\n{declared}\n\n"
-            f"Write a request of a user, {asker}, {shape}, {aim}. The user does not know of functions and does not name "
-            'them. JSON only: {"request": "..."}'
+            f"Write a request of a user, {asker}, {shape}, {aim}. The user does not know of functions and does not "
+            'name them. JSON only: {"request": "..."}'
         )
         return studio.writing(draw, text, _ASKED.schema)
 
@@ -118,9 +118,10 @@ class ToolUse:
         function = call["function"]
         declared = next(tool["function"] for tool in tools if tool["function"]["name"] == function["name"])
         asked = next(message["content"] for message in messages if message["role"] == "user")
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
         text = (
             f"You play a function of a program, declared as:\n{json.dumps(declared, ensure_ascii=False)}\n\n"
-            f"A user asked: {asked}\nThe function is called with {json.dumps(function['arguments'], ensure_ascii=False)}. "
+            f"A user asked: {asked}\nThe function is called with {arguments}. "
             "Give what it returns: short, made up, plausible, with the facts that the user needs. "
             'JSON only: {"result": ...}'
         )

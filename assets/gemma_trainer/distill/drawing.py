@@ -1,4 +1,4 @@
-"""What all kinds of synthesis share: a draw with its own chance, the writer of new prompts, answers through the gate."""
+"""What all kinds of synthesis share: draws with their own chance, new prompts, answers that are judged."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ ASKERS = (
     "somebody who is new to the subject", "somebody who knows the subject well", "somebody in a hurry",
 )  # fmt: skip
 SHAPES = (
-    "short and direct", "with a concrete example or data in it", "with some context first", "with a limit on the form or "
-    "length of the answer", "about an unusual case", "of several parts", "in everyday words", "precise and technical",
+    "short and direct", "with a concrete example or data in it", "with some context first", "in everyday words",
+    "with a limit on the form or length of the answer", "about an unusual case", "of several parts",
+    "precise and technical",
 )  # fmt: skip
 _WRITING = 1.0  # temperature of new prompts: they should differ
 

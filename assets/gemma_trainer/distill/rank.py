@@ -36,7 +36,7 @@ class Ranking(NamedTuple):
 
 class Ranker(Protocol):
     async def rank(self, ask: Ask, row: dict, answers: list[dict]) -> Ranking:
-        """`row` is the prompt row (prompt, tools, other columns), `answers` are assistant messages. Ties go to the first."""
+        """`row` is the prompt row with its other columns, `answers` are assistant messages. Ties go to the first."""
         ...
 
 
@@ -117,14 +117,15 @@ def by_scores(scores: list[float | None]) -> Ranking:
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
 _STATED = re.compile(
-    r"\b(?:final answer|answer|result|antwort|ergebnis|réponse|respuesta)(?: is|:| =|est|es| lautet)+\s*:?\s*(.+?)(?:\.(?:\s|$)|\n|$)",
+    r"\b(?:final answer|answer|result|antwort|ergebnis|réponse|respuesta)(?: is|:| =| est| es| lautet)+"
+    r"\s*:?\s*(.+?)(?:\.(?:\s|$)|\n|$)",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:\s*/\s*\d+)?")
 
 
 def final_answer(text: str) -> str:
-    """What a text ends with, in a form that can be compared: a boxed or stated answer, the last number, the last line."""
+    """What a text ends with, in a form that can be compared: boxed or stated, the last number, the last line."""
     for pattern in (_BOXED, _HASHES, _STATED):
         if found := pattern.findall(text):
             return _normal(found[-1])

@@ -62,7 +62,8 @@ def read_schema(path: Path) -> Validator:
 
 def with_schema(messages: list[dict], schema: dict) -> list[dict]:
     """The messages with the form of the answer told in words, for servers that do not take it beside them."""
-    told = f"Answer with JSON only, nothing around it, that follows this JSON Schema:\n{json.dumps(schema, ensure_ascii=False)}"
+    shown = json.dumps(schema, ensure_ascii=False)
+    told = f"Answer with JSON only, nothing around it, that follows this JSON Schema:\n{shown}"
     *before, last = messages
     if isinstance(last["content"], list):
         return [*before, {**last, "content": [*last["content"], {"type": "text", "text": f"\n\n{told}"}]}]

@@ -1,4 +1,4 @@
-"""The raw text of an answer -> what is said and what is thought, for servers and templates that leave both in one text."""
+"""The raw text of an answer -> what is said and what is thought, where a server leaves both in one text."""
 
 from __future__ import annotations
 

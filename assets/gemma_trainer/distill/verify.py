@@ -41,7 +41,7 @@ class Verifier:
             self.idle.put(None)  # started when it is needed
 
     async def score(self, answer: str, row: dict) -> tuple[float | None, str]:
-        """(score, fault): True is 1 and False is 0; None and why where the function fails, says nothing or takes too long."""
+        """(score, ""), where True is 1 and False is 0; (None, why) where the function fails or takes too long."""
         return await asyncio.to_thread(self._score, answer, row)
 
     def close(self) -> None:

@@ -9,15 +9,18 @@ from gemma_trainer.rows.content import fold
 LONG = 300  # characters; a real answer that opens with an apology goes on
 _START = r"^[^\w\"'“‘«]*(?:(?:no|well|hello|hi)[,.!] )?"  # not in quotes: somebody else's words
 _LEAD = (
-    r"(?:(?:i['’]m|i am) (?:really |very |so |truly |deeply )?(?:sorry|afraid)|sorry|apologies|my (?:sincere )?apologies"
-    r"|i (?:sincerely )?apologi[sz]e|unfortunately|regrettably|thank you for [^.,!]{0,60}"
-    r"|i (?:understand|appreciate|know|see|realize)\b[^.!?]{0,80}"
-    r"|(?:as|i['’]m|i am) (?:just |only )?an? (?:ai|artificial intelligence|large language|language)\b[^.,]{0,40})"
+    r"(?:(?:i['’]m|i am) (?:really |very |so |truly |deeply )?(?:sorry|afraid)|sorry|(?:my (?:sincere )?)?apologies"
+    r"|i (?:sincerely )?apologi[sz]e|unfortunately|regrettably|thank(?:s| you) for [^.,!]{0,60}"
+    r"|i (?:understand|appreciate|know|see|realize|regret)\b[^.!?]{0,80}"
+    r"|(?:i(?:['’]m| am) (?:programmed|designed|trained)|my purpose is)\b[^.!?]{0,80}"
+    r"|(?:as|i['’]m|i am) (?:just |only )?an? (?:responsible )?(?:ai|artificial intelligence|large language|language)\b"
+    r"[^.,]{0,40})"
 )
 _SELF = r"\bi(?:['’]m|['’]d| am| would)?(?: \w+ly| just| also)? "
 _UNABLE = (
-    r"(?:can(?:['’]?t|not| not)|could(?:n['’]t| not)|(?:un|not )able to|won['’]t|will not|(?:must|have to|need to) "
-    r"(?:\w+ly )?(?:decline|refuse)(?: to)?|(?:do not|don['’]t) feel comfortable|not comfortable"
+    r"(?:can(?:['’]?t|not| not)(?: and (?:will not|won['’]t))?|not going to|refuse to|(?:do not|don['’]t) have the "
+    r"ability to|could(?:n['’]t| not)|(?:un|not )able to|won['’]t|will not|(?:must|have to|need to) (?:\w+ly )?"
+    r"(?:decline|refuse)(?: to)?|(?:do not|don['’]t) feel comfortable|not comfortable"
     r"|not (?:allowed|permitted|programmed|designed) to|(?:do not|don['’]t) (?:think|believe) i can"
     r"|(?:rather|prefer) not(?: to)?)(?: be able to| in good conscience)?(?: \w+ly)? "
 )
@@ -26,14 +29,19 @@ _HELP = r"(?:help|assist|helping|assisting)(?: you)?(?: with\b| in\b| there\b|[.
 _THING = (
     r"(?:this|that|these|those|such|it\b|your (?:request|question|prompt|query)|the (?:request|question|prompt|query)"
     r"|any(?: \w+)? (?:information|help|assistance|content|instructions|guidance|advice|details|answer|response)"
-    r"|(?:specific |detailed |further |more )?(?:information|help|assistance|content|instructions|guidance|advice|material)"
-    r"\b|an? (?:\w+ )?(?:translation|summary|answer|response|story|poem|essay|script|opinion|text)\b)"
+    r"|(?:specific |detailed |further |more )?"
+    r"(?:information|help|assistance|content|instructions|guidance|advice|material)\b"
+    r"|an? (?:\w+ )?(?:translation|summary|answer|response|story|poem|essay|script|opinion|text)\b)"
 )
 _SERVE = (
-    r"(?:(?:provid|complet|fulfil|answer|generat|creat|writ|produc|translat|discuss|shar|continu|engag|support|respond|comply|giv|offer|participat|process|accommodat|tell)(?:e|l|ing|y)?\b"
+    r"(?:(?:provid|complet|fulfil|answer|generat|creat|writ|produc|translat|discuss|shar|continu|engag|support|respond"
+    r"|comply|giv|offer|participat|process|accommodat|tell)(?:e|l|ing|y)?\b"
     rf"(?: you)?(?: (?:to|in|with|on))? {_THING})"
 )
-_DECLINE = r"(?:must|have to|need to|will have to) (?:\w+ly )?(?:decline|refuse)(?:[.,;!]|$| (?:this|that|your)\b)"
+_DECLINE = (
+    r"(?:must|have to|need to|will have to) (?:\w+ly )?(?:decline|refuse)"
+    r"(?:[.,;!]|$| (?:this|that)\b| your (?:request|question)\b)"
+)
 _REQUEST = (
     r"(?:this|that|it|your \w+|(?:the|this|that|such a?) ?(?:request|question|prompt|topic|content|task))(?:['’]s)?"
 )
@@ -45,24 +53,28 @@ _POLICY = (
 _REFUSAL = re.compile(
     rf"{_START}(?:(?:{_LEAD}.{{0,80}}?)?{_SELF}{_UNABLE}(?:{_HELP}|{_SERVE})"
     rf"|{_LEAD}[,.;:]? ?(?:but |however,? )?{_UNABLE}(?:{_HELP}|{_SERVE}|do {_THING})"
-    rf"|{_LEAD}.{{0,80}}?{_SELF}{_UNABLE}do {_THING}|(?:{_LEAD}.{{0,80}}?)?{_SELF}{_DECLINE}|{_REQUEST} ?(?:{_POLICY}))",
+    rf"|{_LEAD}.{{0,80}}?{_SELF}{_UNABLE}do {_THING}|(?:{_LEAD}.{{0,80}}?)?{_SELF}{_DECLINE}"
+    rf"|(?:{_LEAD}.{{0,80}}?)?\bit (?:would|is) not (?:be )?appropriate for me to (?:{_HELP}|{_SERVE})"
+    rf"|{_REQUEST} ?(?:{_POLICY}))",
     re.IGNORECASE | re.DOTALL,
 )
 _GOES_ON = re.compile(r"\bhere(?:['’]s| is| are)\b|:\s*\n|```")  # an answer after all
 # Said of the request itself it stays a refusal, whatever consolation follows.
 _PLAIN = re.compile(
-    rf"{_START}(?:{_LEAD}.{{0,80}}?)?{_SELF}{_UNABLE}(?:(?:help|assist)(?: you)? with|fulfil+|comply with|complete|answer) "
-    r"(?:this|that|your)(?: \w+)?[.,;!]",
+    rf"{_START}(?:{_LEAD}.{{0,80}}?)?{_SELF}{_UNABLE}"
+    r"(?:(?:help|assist)(?: you)? with|fulfil+|comply with|complete|answer) (?:this|that|your)(?: \w+)?[.,;!]",
     re.IGNORECASE | re.DOTALL,
 )
 # The same in other languages: unable or unwilling, and serving this very request.
 _ELSEWHERE = {
-    "de": r"\bich (?:kann|darf|werde|möchte)\b.{0,60}?\b(?:nicht|keine?n?)\b.{0,60}?\b(?:helfen|behilflich|weiterhelfen"
+    "de": r"\b(?:ich (?:kann|darf|werde|möchte)|(?:kann|darf|werde|möchte) ich)\b.{0,60}?\b(?:nicht|keine?n?)\b"
+    r".{0,60}?\b(?:helfen|behilflich|weiterhelfen"
     r"|unterstützen|beantworten|erfüllen|nachkommen|bereitstellen|(?:hilfe|unterstützung|auskunft|anleitung)\w*)",
     "fr": r"\bje (?:ne (?:peux|puis|suis)|refuse)\b.{0,60}?\b(?:aider|assister|répondre à (?:cette|votre)"
     r"|(?:fournir|donner) (?:cette|ces|ce|d['’]|une? (?:traduction|réponse))|satisfaire|donner suite)",
     "es": r"\bno (?:puedo|podré|podría|soy capaz)\b.{0,40}?\b(?:ayudar(?:te|le|lo)?|asistir(?:te|le)?"
-    r"|(?:responder|cumplir|atender|proporcionar|completar)(?:te|le)? (?:a |con )?(?:es[oae]|est[aeo]|tu|su|una traducción|información|instrucciones))",
+    r"|(?:responder|cumplir|atender|proporcionar|completar)(?:te|le)? (?:a |con )?"
+    r"(?:es[oae]|est[aeo]|tu|su|una traducción|información|instrucciones))",
     "it": r"\bnon (?:posso|sono in grado)\b.{0,40}?\b(?:aiutart[ie]|aiutarl[ao]|assistert[ie]|(?:rispondere|soddisfare"
     r"|fornire|completare) (?:a )?(?:quest|la tua|la sua|informazioni|istruzioni|una traduzione))",
     "pt": r"\bnão (?:posso|consigo|sou capaz|poderei)\b.{0,40}?\b(?:ajudar|ajudá-l[oa]|auxiliar|(?:responder|atender"
@@ -74,7 +86,8 @@ _ELSEWHERE = {
     r"|предоставить (?:эт|так|информаци|перевод))",
     "uk": r"\bне (?:можу|зможу)\b.{0,40}?\b(?:допомогти|відповісти на (?:це|ваш)|виконати (?:ц|ваш)|надати)",
     "tr": r"(?:yardımcı olam|yardım edem|cevap verem|yerine getirem|sağlayamam|sağlayamıyorum)",
-    "id": r"\b(?:saya )?tidak (?:bisa|dapat)\b.{0,40}?\b(?:membantu|memenuhi permintaan|menjawab pertanyaan ini|memberikan informasi)",
+    "id": r"\b(?:saya )?tidak (?:bisa|dapat)\b.{0,40}?"
+    r"\b(?:membantu|memenuhi permintaan|menjawab pertanyaan ini|memberikan informasi)",
     "vi": r"không thể.{0,30}?(?:giúp|hỗ trợ|đáp ứng yêu cầu|trả lời câu hỏi này|cung cấp)",
     "zh": r"(?:我|很抱歉|抱歉|对不起|對不起).{0,30}?(?:无法|無法|不能|没办法|沒辦法|不便).{0,12}?(?:帮助|幫助|协助|協助|提供|回答|满足|滿足|完成这|回应|讨论|帮你|帮您|幫您)",
     "ja": r"(?:お手伝い|お答え|回答|対応|お応え|ご提供|提供|支援|お力になること).{0,12}?(?:できません|できかねます|いたしかねます|致しかねます)",
