@@ -11,6 +11,7 @@ from distilling import distill, read_lines
 from gemma_trainer.distill.request import Request, Sampling
 from gemma_trainer.distill.sampling import Draw, Generator
 from gemma_trainer.models.load import load_model
+from gemma_trainer.rows.problems import UNSUPPORTED, Failure
 from training import make_tiny, question_rows
 
 ASKED = Request("m", [{"role": "user", "content": "x"}], Sampling(temperature=1.0, top_p=1.0, max_tokens=12))
@@ -68,13 +69,24 @@ def test_batches_that_do_not_fit_are_halved(tiny, generator, monkeypatch):
     expected = generator.write(prompts(tiny, 6), requests)
     monkeypatch.setattr(generator, "_write", narrow)
     assert generator.write(prompts(tiny, 6), requests) == expected and sizes == [6, 3, 3]
+    monkeypatch.setattr(generator, "most", None)
+    monkeypatch.setattr(generator, "_write", raise_no_room)
+    with pytest.raises(Failure) as caught:
+        generator.write(prompts(tiny, 6), requests)
+    assert caught.value.exit_code == UNSUPPORTED
+
+
+def raise_no_room(asked, requests):
+    raise torch.OutOfMemoryError("no room")
 
 
 def test_respond_with_a_model_of_this_process(tiny, tmp_path):
     file, out = tmp_path / "prompts.jsonl", tmp_path / "train.jsonl"
     file.write_text("".join(json.dumps({"prompt": row["messages"][0]["content"]}) + "\n" for row in question_rows(20)))
     words = ["respond", file, "--model", tiny.path, "--out", out, "--max-new-tokens", 8, "--batch-size", 4, "--json"]
+    words += ["--thinking", "on"]
     done = distill(*words)
+    assert "does not think" in done.json["warnings"][0]["message"]
     assert done.code == 0, done.stdout + done.stderr
     replies = read_lines(tmp_path / "train.replies.jsonl")
     assert len(replies) == 20 and {line["reply"]["finish_reason"] for line in replies} <= {"stop", "length"}

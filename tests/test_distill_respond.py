@@ -9,7 +9,7 @@ import time
 import jsonschema
 import pytest
 
-from distilling import asked, read_lines, respond, respond_command, write_prompts
+from distilling import asked, distill, read_lines, respond, respond_command, write_prompts
 from mock_teacher import plain_answer, process, serving, stats
 from scripts import ASSETS, run
 
@@ -109,6 +109,19 @@ def test_a_plan_sends_no_question(tmp_path):
     assert list(tmp_path.iterdir()) == [prompts]
     down = respond(prompts, "http://127.0.0.1:9/v1", "--plan")
     assert down.code == 0 and "does not list" in down.json["result"]["notes"][0]
+
+
+def test_flags_come_from_a_file_too(tmp_path):
+    prompts = write_prompts(tmp_path, 3)
+    config = tmp_path / "run.yaml"
+    with serving() as teacher:
+        config.write_text(
+            f"prompts: [{prompts}]\nbase-url: {teacher.base_url}\nteacher: m\nout: {tmp_path}/o.jsonl\ntemperature: 0\n"
+        )
+        done = distill("respond", "--config", config, "--json")
+    assert done.code == 0 and len(read_lines(tmp_path / "o.jsonl")) == 3 and teacher.bodies[0]["temperature"] == 0
+    assert distill("respond", "--out", tmp_path / "x.jsonl", "--json").code == 2
+    assert distill("respond", prompts, "--json").code == 2
 
 
 def test_the_output_of_another_command_is_not_replaced(tmp_path):

@@ -72,6 +72,8 @@ class LocalTeacher:
     def _prompt(self, request: Request) -> list[int]:
         if self._described is None:
             self._described = describe_model("auto", self.args.adapter or resolve_model(self.args.model))
+            if self.args.thinking == "on" and not self._described.family.thinking:
+                self.notes.append(f"{self._described.family.title} does not think: --thinking on changes nothing")
         described, wished = self._described, request.sampling.thinking
         messages = with_schema(request.messages, request.schema) if request.schema else request.messages
         options = {} if wished is None else {"chat_template_kwargs": {"enable_thinking": wished}}
@@ -104,7 +106,7 @@ class LocalTeacher:
                     one.answer.set_result(reply)
 
     def _answer(self, batch: list[Waiting]) -> list[Reply]:
-        """In a thread: the event loop goes on. Halves the batch from here on when memory runs out."""
+        """In a thread: the event loop goes on."""
         if self._generator is None:
             self._generator = self._load()
         started = time.monotonic()

@@ -11,12 +11,12 @@ from gemma_trainer.families.catalogue import family_names
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="COMMAND")
     respond = commands.add_parser("respond", help="answers of a teacher to prompts", description=RESPOND)
-    respond.add_argument("prompts", nargs="+", metavar="PROMPTS", help="files, folders or globs of prompts")
+    respond.add_argument("prompts", nargs="*", metavar="PROMPTS", help="files, folders or globs of prompts")
     _add_choice(respond)
     synthesize = commands.add_parser("synthesize", help="new prompts and their answers", description=SYNTHESIZE)
     _add_sources(synthesize)
     compare = commands.add_parser("compare", help="pairs of a better and a worse answer", description=COMPARE)
-    compare.add_argument("prompts", nargs="+", metavar="PROMPTS", help="files, folders or globs of prompts")
+    compare.add_argument("prompts", nargs="*", metavar="PROMPTS", help="files, folders or globs of prompts")
     _add_pairs(compare)
     for command in (respond, synthesize, compare):
         _add_criteria(command)
@@ -147,7 +147,7 @@ def _add_gate(parser: argparse.ArgumentParser) -> None:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("files").add_argument
-    add("--out", required=True, metavar="FILE.jsonl", help="canonical rows")
+    add("--out", metavar="FILE.jsonl", help="canonical rows")
     add("--rejects", metavar="FILE.jsonl", help="refused answers with reasons (default OUT.rejects.jsonl)")
     add("--overwrite", action="store_true", help="replace an --out of other flags; answers paid for are used again")
     add("--retry-failed", action="store_true", help="ask again what failed for good before")

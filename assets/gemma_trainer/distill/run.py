@@ -193,14 +193,11 @@ class Loop:
     async def _worker(self, source: Iterator[tuple[int, Item]]) -> None:
         for number, item in source:
             try:
-                result = await self.command.work(item, self.ask)
+                self._keep(number, await self.command.work(item, self.ask))
             except RequestFailed:
                 self.ended.failed_items += 1
-                continue
             except BudgetSpent as spent:
                 self.ended.stopped, self.ended.detail = "budget-spent", str(spent)
-                return
-            self._keep(number, result)
             self._bar.show()
             await asyncio.sleep(0)  # an item that was answered before does not wait, and signals have to be heard
             if self.ended.stopped:

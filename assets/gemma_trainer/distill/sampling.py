@@ -10,6 +10,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.distill.request import Request
 from gemma_trainer.evaluate.generate import left_pad
+from gemma_trainer.rows.problems import UNSUPPORTED, Failure
 
 
 class Generator:
@@ -26,7 +27,7 @@ class Generator:
     def write(self, prompts: list[list[int]], requests: list[Request]) -> list[tuple[list[int], bool]]:
         """(ids of the answer without the stop token, whether it came to one) of each. Halves batches that do not fit.
 
-        Raises torch.OutOfMemoryError where a single prompt does not.
+        Raises Failure (exit 5) where a single prompt does not.
         """
         size = self.most or len(prompts)
         try:
@@ -37,7 +38,7 @@ class Generator:
             ]
         except torch.OutOfMemoryError:
             if size == 1:
-                raise
+                raise Failure(UNSUPPORTED, "does-not-fit", "one prompt and its answer do not fit into memory") from None
             self.most = size // 2
         torch.cuda.empty_cache()
         return self.write(prompts, requests)

@@ -195,6 +195,10 @@ def make_teacher(args: Namespace) -> Teacher:
 
 def _check(args: Namespace) -> None:
     """Flags that exclude or need each other; settles `teacher`. Raises Failure (exit 2)."""
+    if not args.out:
+        raise Failure(USAGE, "usage", "--out FILE.jsonl is needed")
+    if not getattr(args, "prompts", True):
+        raise Failure(USAGE, "usage", "no PROMPTS were given", fix="Name files, folders or globs, or - for stdin.")
     if bool(args.base_url) == bool(args.model or args.adapter):
         raise Failure(USAGE, "usage", "the teacher is either a server, --base-url and --teacher, or a --model")
     if args.base_url and not args.teacher:
