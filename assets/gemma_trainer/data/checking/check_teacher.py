@@ -17,8 +17,9 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ff
 _NUMBERING = re.compile(r"^\W*(?:\d{1,4}[.):]\s+)?")
 _SENTENCE = re.compile(r"[.!?\u3002\uff01\uff1f\u0964\n]+")
 _RUN = re.compile(r"(.{1,80}?)\1{19,}", re.DOTALL)
+_RULER = 80  # characters
 _TAIL, _PIECE = 240, 60  # characters of a run at the end, and by which it is found
-_MOST = 0.65  # of all words
+_MOST, _DISTINCT = 0.65, 0.25  # of all words: those of one phrase, and different ones; in lists and code more differ
 _DENSE = 0.4  # what zlib leaves of text in which something stands twenty times over
 _PLAIN, _PLAIN_SHORT, _PLAIN_LONG = 0.4, 0.8, 1500  # more than it leaves of any loop, long and short; characters
 _COPIED = 40  # characters; a shorter prompt can be part of a good answer
@@ -63,7 +64,8 @@ def is_loop(text: str) -> bool:
         return False  # nothing in it stands there often
     words = _WORD.findall(text)
     if len(words) >= 24:
-        for size in (1, 2, 3, 4):
+        few = len(set(words)) < _DISTINCT * len(words)
+        for size in (1, 2, 3, 4) if few else ():
             phrases = Counter(zip(*(words[at:] for at in range(size)), strict=False))
             if phrases.most_common(1)[0][1] * size > len(words) * _MOST:
                 return True
@@ -74,12 +76,17 @@ def is_loop(text: str) -> bool:
     sentences = [part.strip() for part in _SENTENCE.split(text) if len(_WORD.findall(part)) >= 3]
     if any(len(parts) >= 8 and _fills(parts) for parts in (lines, sentences)):
         return True
-    return density < _DENSE and (_ends_in_a_run(text) or any(_WORD.search(run[1]) for run in _RUN.finditer(text)))
+    return density < _DENSE and (_ends_in_a_run(text) or any(map(_is_long, _RUN.finditer(text))))
 
 
 def _fills(parts: list[str]) -> bool:
     """Whether one part makes up more than half of all."""
     return Counter(parts).most_common(1)[0][1] > len(parts) / 2
+
+
+def _is_long(run: re.Match[str]) -> bool:
+    """Longer than the zeros of a number or the ruler of a table."""
+    return len(run[0]) >= _RULER and bool(_WORD.search(run[1]))
 
 
 def _density(text: str) -> float:
