@@ -1,6 +1,7 @@
 """Refusals, loops and copies among the answers of teachers, and good answers that look like them."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -229,6 +230,9 @@ STORY = (
 )
 
 
+PLAIN = (Path(__file__).parents[1] / "references" / "training.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -256,6 +260,8 @@ STORY = (
         "Alpha beta gamma. Delta epsilon zeta. " * 10,
         STORY * 6,
         '{"a": 1}, ' * 60,
+        PLAIN + "and then " * 60,
+        PLAIN + "and so it goes on and on until the end of the line. " * 12,
     ],
 )
 def test_loop(text):
@@ -266,6 +272,8 @@ def test_loop(text):
     "text",
     [
         STORY,
+        PLAIN,
+        PLAIN + PLAIN,
         "Rye.",
         "no no no",
         "Row, row, row your boat, gently down the stream. Merrily, merrily, merrily, merrily, life is but a dream.",

@@ -18,6 +18,7 @@ _NUMBERING = re.compile(r"^\W*(?:\d{1,4}[.):]\s+)?")
 _SENTENCE = re.compile(r"[.!?\u3002\uff01\uff1f\u0964\n]+")
 _RUN = re.compile(r"(.{1,80}?)\1{19,}", re.DOTALL)
 _RULER = 80  # characters
+_WORDS, _WORDS_LOOKED_AT = 24, 60  # least words of a loop; at the end
 _TAIL, _PIECE = 240, 60  # characters of a run at the end, and by which it is found
 _MOST, _DISTINCT = 0.65, 0.25  # of all words: those of one phrase, and different ones; in lists and code more differ
 _DENSE = 0.4  # what zlib leaves of text in which something stands twenty times over
@@ -59,24 +60,22 @@ def _bare(text: str) -> str:
 
 def is_loop(text: str) -> bool:
     """Whether a text says one thing over and over: one phrase or line fills most of it, or its end is one phrase."""
+    if _ends_in_a_run(text):
+        return True
     density = _density(text)
     if density > (_PLAIN if len(text) > _PLAIN_LONG else _PLAIN_SHORT):
         return False  # nothing in it stands there often
     words = _WORD.findall(text)
-    if len(words) >= 24:
-        few = len(set(words)) < _DISTINCT * len(words)
-        for size in (1, 2, 3, 4) if few else ():
+    if len(words) >= _WORDS and len(set(words)) < _DISTINCT * len(words):
+        for size in (1, 2, 3, 4):
             phrases = Counter(zip(*(words[at:] for at in range(size)), strict=False))
             if phrases.most_common(1)[0][1] * size > len(words) * _MOST:
                 return True
-        tail = words[-60:]
-        if any(_repeats(tail, size) for size in range(1, len(tail) // 4 + 1)):
-            return True
     lines = [_NUMBERING.sub("", line).strip() for line in text.splitlines() if _WORD.search(line)]
     sentences = [part.strip() for part in _SENTENCE.split(text) if len(_WORD.findall(part)) >= 3]
     if any(len(parts) >= 8 and _fills(parts) for parts in (lines, sentences)):
         return True
-    return density < _DENSE and (_ends_in_a_run(text) or any(map(_is_long, _RUN.finditer(text))))
+    return density < _DENSE and any(map(_is_long, _RUN.finditer(text)))
 
 
 def _fills(parts: list[str]) -> bool:
@@ -96,8 +95,11 @@ def _density(text: str) -> float:
 
 
 def _ends_in_a_run(text: str) -> bool:
-    """Whether the last characters are one phrase over and over, in any script."""
+    """Whether the end is one phrase over and over: by words, or by characters in any script."""
     text = text.rstrip()
+    words = _WORD.findall(text[-10 * _WORDS_LOOKED_AT :])[-_WORDS_LOOKED_AT:]
+    if len(words) >= _WORDS and any(_repeats(words, size) for size in range(1, len(words) // 4 + 1)):
+        return True
     last = text.rfind(text[-_PIECE:], 0, len(text) - 1)
     period = len(text) - _PIECE - last
     length = max(4 * period, _TAIL)
@@ -107,6 +109,6 @@ def _ends_in_a_run(text: str) -> bool:
 
 
 def _repeats(words: list[str], size: int) -> bool:
-    """Whether the end of a list is one run of `size` words, at least four times."""
+    """Whether a list is one run of `size` words, at least four times."""
     times = len(words) // size
     return words[-size:] * times == words[-size * times :]
