@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,3 +39,18 @@ def run(script: str, *words: object, cwd: Path | None = None, **environment: str
     )
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def signal_after(folder: Path, step: int, number: int, script: str, *words: object, cwd: Path) -> tuple[int, str]:
+    """(exit code, stdout) of a training script that gets a signal once its run directory has logged `step`."""
+    process = subprocess.Popen(
+        command(script, *words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    metrics, deadline = folder / "metrics.jsonl", time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        if metrics.exists() and f'"step": {step},' in metrics.read_text():
+            os.kill(process.pid, number)
+            break
+        time.sleep(0.005)
+    output = process.communicate(timeout=300)[0]
+    return process.returncode, output

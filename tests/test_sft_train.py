@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from scripts import ASSETS, command, run
+from scripts import ASSETS, command, run, signal_after
 from training import make_tiny, question_rows
 
 CASES = Path(__file__).parent / "cases"
@@ -110,17 +110,7 @@ def test_evaluate_reads_the_run(finished, place):
 def kill_after(place, name, step, *words, number=signal.SIGKILL):
     """Start a run and send it a signal once it has logged `step`."""
     fixed = ("--model", "tiny", "--data", "rows.jsonl", "--output-dir", name, "--json")
-    process = subprocess.Popen(
-        command("sft_train.py", *fixed, *words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    metrics, deadline = place / name / "metrics.jsonl", time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < deadline:
-        if metrics.exists() and f'"step": {step},' in metrics.read_text():
-            os.kill(process.pid, number)
-            break
-        time.sleep(0.005)
-    output = process.communicate(timeout=300)[0]
-    return process.returncode, output
+    return signal_after(place / name, step, number, "sft_train.py", *fixed, *words, cwd=place)
 
 
 DROPOUT = (*FAST[2:], "--max-steps", "30", "--lora-dropout", "0.1", "--micro-batch-size", "4")
@@ -295,7 +285,7 @@ def test_an_output_directory_that_is_a_file_is_told(place):
 def test_a_full_disk_ends_the_run_resumable(tmp_path, monkeypatch):
     from gemma_trainer.train import run as training
 
-    monkeypatch.setattr(sft.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
+    monkeypatch.setattr(training.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
     failure = training.as_failure(OSError(28, "No space left on device"), tmp_path)
     assert failure.exit_code == 6 and failure.problem.code == "disk-full"
 

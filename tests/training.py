@@ -67,11 +67,12 @@ class Tiny:
         return [i for i in ids if i is not None]
 
 
-def make_tiny(folder: Path, kind: str = "gemma3", family: str | None = None, **sizes) -> Tiny:
+def make_tiny(folder: Path, kind: str = "gemma3", family: str | None = None, texts=None, **sizes) -> Tiny:
+    """`texts` are what its tokenizer is made of, by default those of `question_rows`."""
     from gemma_trainer.models.tiny import make_model, make_tokenizer, save_tiny
 
     family = family or kind.removesuffix("-vision")
-    texts = [message["content"] for row in question_rows(64) for message in row["messages"]]
+    texts = texts or [message["content"] for row in question_rows(64) for message in row["messages"]]
     tokenizer = make_tokenizer(texts, family)
     save_tiny(make_model(kind, tokenizer, **sizes), tokenizer, folder)
     return Tiny(folder, Renderer(get_family(family)), RowTokenizer.from_dir(folder))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from datasets import Dataset
 from transformers import set_seed
 from trl import RewardConfig, RewardTrainer
@@ -113,8 +112,9 @@ def build_trainer(
         processing_class=tokenizer,
         callbacks=list(callbacks),
     )
-    # TRL trains adapters on 4-bit weights in bfloat16, and means the head too.
-    for name, parameter in trainer.model.named_parameters():
-        if parameter.requires_grad and f".{HEAD}." in name:
-            parameter.data = parameter.data.to(torch.float32)
+    # TRL has just put adapter and head of 4-bit weights into bfloat16; PEFT opens the saved ones in float32, which scores
+    # in another way.
+    for parameter in trainer.model.parameters():
+        if parameter.requires_grad and plan.mode == "qlora":
+            parameter.data = parameter.data.float()
     return silenced(trainer)
