@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from gemma_trainer.models.load import load_adapter, load_model, load_tokenizer_files
+from gemma_trainer.train.dpo import PreferenceTuning
 from gemma_trainer.train.trainer_dpo import PairCollator, as_dataset, build_trainer
 from preparing import TOOLS, assistant, call, result, user
 from scripts import ASSETS
@@ -295,6 +296,19 @@ def test_new_layers_take_dropout_and_continued_ones_do_not(tiny, adapter, tmp_pa
         model = build_dpo(tiny, tmp_path, **changes)[0].model
         rates.append({module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)})
     assert 0.5 in rates[0] and rates[1] <= {0.0}
+
+
+@pytest.mark.parametrize("held_out", ["eval_", ""])
+@pytest.mark.parametrize("lost, told", [(0.7, True), (0.3, False), (-0.5, False)])
+def test_a_collapse_of_the_chosen_answers_is_told(lost, told, held_out, tiny):
+    """`lost` nats a token; training lines count where nothing was held out."""
+    plan = make_plan(tiny.path, objective=OBJECTIVE, data={"answer_tokens": {"chosen": 20.0, "rejected": 9.0}})
+    lines = [{"step": step, "rewards/chosen": -0.1 * 20 * 0.7} for step in (1, 2)] if held_out else []
+    lines += [{"step": step, f"{held_out}rewards/chosen": reward} for step, reward in ((0, 0.0), (3, -0.1 * 20 * lost))]
+    lines = lines if held_out else lines[1:]
+    problems = PreferenceTuning().findings(plan, lines)
+    assert [problem.code for problem in problems] == ["chosen-collapsed"] * told
+    assert PreferenceTuning().findings(plan, []) == []
 
 
 def test_the_example_is_learned(tmp_path):

@@ -78,17 +78,22 @@ def measure_preferences(
         states = _answer_states(policy, batch, answers)
         with reference() as model:
             other = None if model is None else (model, _answer_states(model, batch, answers))
-        values = _compare(policy, states, other, batch["input_ids"][:, 1:][answers])
-        rows = answers.nonzero()[:, 0]
-        logps, theirs, kl = (torch.zeros(len(answers), dtype=torch.float64).index_add_(0, rows.cpu(), v.double().cpu()) for v in values)  # fmt: skip
+        tokens = _compare(policy, states, other, batch["input_ids"][:, 1:][answers])
+        logps, theirs, kl = (_sums(values, answers) for values in tokens)
         if other is None:
-            theirs = torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]]).double().cpu()
+            theirs = torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]]).cpu().double()
         sums = {"logps": logps, "reference": theirs, "tokens": answers.sum(1).cpu(), "kl": kl}
         for name, value in sums.items():
             parts[name].append(torch.stack(value.chunk(2), dim=1))
         known = other is not None
     joined = {name: torch.cat(values) for name, values in parts.items()}
     return Preferences(**{**joined, "kl": joined["kl"] if known else None})
+
+
+def _sums(values: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """[rows] on the CPU, in float64, of which Apple's GPUs have none."""
+    rows = answers.cpu().nonzero()[:, 0]
+    return torch.zeros(len(answers), dtype=torch.float64).index_add_(0, rows, values.cpu().double())
 
 
 def _answer_states(model, batch: dict, answers: torch.Tensor) -> torch.Tensor:

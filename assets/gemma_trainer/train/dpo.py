@@ -102,7 +102,7 @@ class PreferenceTuning(Method):
         """A collapse of the chosen answers, on held-out rows where there are some, else on the last ten logged steps."""
         held_out = [line["eval_rewards/chosen"] for line in lines if "eval_rewards/chosen" in line][-1:]
         seen = held_out or [line["rewards/chosen"] for line in lines if "rewards/chosen" in line][-10:]
-        lost = -sum(seen) / len(seen) / plan.objective["beta"] / plan.data["answer_tokens"]["chosen"]
+        lost = -sum(seen) / max(len(seen), 1) / plan.objective["beta"] / plan.data["answer_tokens"]["chosen"]
         if lost < COLLAPSE:
             return []
         text = f"chosen answers lost {lost:.2f} nats per token against the reference"

@@ -74,13 +74,16 @@ class PreferenceTrainer(DPOTrainer):
         with use_adapter(self.model, REFERENCE if REFERENCE in adapters else None):
             yield self.model
 
+    def held_out(self) -> Iterator[dict[str, torch.Tensor]]:
+        rows, size = self.eval_dataset, self.args.per_device_eval_batch_size
+        for start in range(0, len(rows), size):
+            batch = self.data_collator(rows.select(range(start, min(start + size, len(rows)))).to_list())
+            yield {name: value.to(self.args.device) for name, value in batch.items()}
+
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
         self.model.eval()
-        rows, size = self.eval_dataset, self.args.per_device_eval_batch_size
-        batches = (self.data_collator([rows[i] for i in range(at, min(at + size, len(rows)))]) for at in range(0, len(rows), size))  # fmt: skip
-        placed = ({name: value.to(self.args.device) for name, value in batch.items()} for batch in batches)
         with self.compute_loss_context_manager():
-            measured = measure_preferences(self.model, self.reference, placed)
+            measured = measure_preferences(self.model, self.reference, self.held_out())
         loss = {name: self.objective[name] for name in ("beta", "label_smoothing", "sft_weight")}
         summary = {"loss": measured.loss(self.objective["loss"], **loss), **measured.summary(self.objective["beta"])}
         metrics = {f"eval_{name}": value for name, value in summary.items()}
