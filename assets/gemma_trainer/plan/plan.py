@@ -81,7 +81,14 @@ class Plan:
 
 def _data_line(data: dict) -> str:
     line = f"{data['train_rows']} rows to train on, {data['eval_rows']} held out, {data['train_tokens']} tokens, "
-    return line + f"{data['trained_tokens']} of them trained, longest row {data['longest']}"
+    line += f"{data['trained_tokens']} of them trained, longest row {data['longest']}"
+    return line + (f", answers {answer_lengths(data)}" if "answer_tokens" in data else "")
+
+
+def answer_lengths(data: dict) -> str:
+    """How long the answers of preferences are on average."""
+    chosen, rejected = data["answer_tokens"].values()
+    return f"of {chosen:.1f} tokens chosen, of {rejected:.1f} rejected"
 
 
 def choose_backend(wish: str, hardware: Hardware) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
+from gemma_trainer.plan.plan import answer_lengths
 
 LOAD_ADAPTER = """from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
@@ -101,6 +102,7 @@ def _training_facts(plan: dict, record: dict) -> dict:
     data = plan["data"]
     return {
         "rows": f"{data['train_rows']} trained, {data['eval_rows']} held out (data hash `{data['data_hash'][:16]}`)",
+        **({"answers": answer_lengths(data)} if "answer_tokens" in data else {}),
         "steps": f"{plan['steps']} of {plan['effective_batch_size']} rows",
         "learning rate": plan["learning_rate"],
         **({"starting adapter": plan["adapter"]["path"]} if plan["adapter"] else {}),
