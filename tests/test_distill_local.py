@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from distilling import distill, read_lines
+from distilling import distill, read_lines, write_prompts
 from gemma_trainer.distill.request import Request, Sampling
 from gemma_trainer.distill.sampling import Draw, Generator
 from gemma_trainer.models.load import load_model
 from gemma_trainer.rows.problems import UNSUPPORTED, Failure
+from mock_teacher import serving
 from training import make_tiny, question_rows
 
 ASKED = Request("m", [{"role": "user", "content": "x"}], Sampling(temperature=1.0, top_p=1.0, max_tokens=12))
@@ -94,6 +95,21 @@ def test_respond_with_a_model_of_this_process(tiny, tmp_path):
     assert done.json["result"]["rows"] + done.json["result"]["rejected"] == 20
     again = distill(*words)
     assert again.json["result"]["requests"] == 0 and "loading" not in again.stderr
+
+
+def test_a_student_beside_the_teacher_costs_no_budget(tiny, tmp_path):
+    prompts, out = write_prompts(tmp_path, 8), tmp_path / "pairs.jsonl"
+    words = ["compare", prompts, "--student-model", tiny.path, "--out", out, "--max-new-tokens", 400, "--json"]
+    with serving() as server:
+        words += ["--base-url", server.base_url, "--teacher", "m", "--max-requests", 8, "--batch-size", 8]
+        done = distill(*words, "--temperature", 1.3)
+        assert server.counts["requests"] == 8
+    assert done.code == 0 and done.json["result"]["requests"] == 16, done.stdout
+    for row in read_lines(out):
+        assert row["meta"]["chosen"]["teacher"] == "m" and row["chosen"] != row["rejected"]
+    asked = Counter(line["request"]["model"] for line in read_lines(tmp_path / "pairs.replies.jsonl"))
+    assert sorted(asked.values()) == [8, 8]
+    assert "--task dpo" in str(done.json["next"]) or not done.json["result"]["rows"]
 
 
 def test_a_prompt_that_the_template_refuses_fails_alone(tiny, tmp_path):
