@@ -15,6 +15,7 @@ from mock_teacher import serving
 from preparing import TOOLS, assistant, call, lines, row_validator, user
 from scripts import run
 from teaching import Answering, made
+from training import make_tiny
 
 PROMPTS = ["How long is the rope?", "How deep is the harbour?", "How far is the lighthouse?"]
 
@@ -285,3 +286,49 @@ def test_a_plan_asks_nothing(prompts, tmp_path):
             assert planned.code == 0, planned.stderr
             assert planned.json["result"]["first_request"] and planned.json["result"]["requests"] > 3
         assert not server.counts["requests"] and not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_reward_model_of_the_pack_ranks(prompts, tmp_path):
+    """respond --best-of and compare --by with a reward model on disk choose what its scores say."""
+    import torch
+    from transformers import AutoTokenizer
+
+    from gemma_trainer.models.reward import load_base, load_reward_model
+
+    tiny = make_tiny(tmp_path / "tiny", "gemma3")
+    model = load_base(str(tiny.path), dtype="float32", device="cpu")
+    with torch.no_grad():
+        model.score.weight.copy_(torch.randn(model.score.weight.shape, generator=torch.Generator().manual_seed(3)))
+    model.save_pretrained(tmp_path / "reward")
+    AutoTokenizer.from_pretrained(tiny.path).save_pretrained(tmp_path / "reward")
+    scorer = load_reward_model(tmp_path / "reward")
+
+    texts = ("3", "List the names of all users", "SELECT price FROM books", "7 m")
+    words = ("--reward-model", tmp_path / "reward", "--family", "gemma3", "--near-duplicates", 0)
+    rows, _, _ = respond(samples(*texts), prompts, "--samples", 4, "--best-of", "reward", *words)
+    pairs, _, _ = made(Compare, samples(*texts), "compare", prompts, "--by", "reward", *words)
+    assert len(rows) == len(pairs) == 3
+    for row, pair, asked in zip(rows, pairs, PROMPTS, strict=True):
+        answers = [f"{asked[:9]}: {text}" for text in texts]
+        scores = scorer.score([[user(asked), assistant(answer)] for answer in answers])
+        best, worst = (answers[scores.index(end(scores))] for end in (max, min))
+        assert row["messages"][1]["content"] == pair["chosen"][0]["content"] == best
+        assert pair["rejected"][0]["content"] == worst
+        assert pair["margin"] == pytest.approx(max(scores) - min(scores), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_student_in_this_process_answers(prompts, tmp_path):
+    """A tiny random student never ends by itself: its answers are refused as cut, and the run says so."""
+    tiny = make_tiny(tmp_path / "tiny", "gemma3")
+    with serving(answer=talking, models=("teacher",)) as server:
+        words = ["compare", prompts, "--base-url", server.base_url, "--teacher", "teacher", "--max-new-tokens", 24]
+        words += ["--student-model", tiny.path, "--out", tmp_path / "pairs.jsonl", "--json", "--batch-size", 2]
+        ran = run("distill_dataset.py", *words)
+        assert ran.code == 0, ran.stderr
+        assert ran.json["result"]["rows"] + ran.json["result"]["rejected"] == 3
+        assert server.counts["answered"] == 3
+    refused = lines(tmp_path / "pairs.rejects.jsonl")
+    assert {row["meta"]["rejected"]["teacher"] for row in refused} == {"tiny"}
+    assert all(row["reasons"] for row in refused)

@@ -106,6 +106,7 @@ LONG = "Rye bread is made of rye flour, water, salt and a sour dough that has to
         ("Name a flour.", "Rye.", None),  # the same label for another prompt
         ("How is it made?", LONG, "duplicate"),
         ("How is it made?", LONG.replace("overnight", "all night"), "near-duplicate"),
+        ("How long?", LONG.replace("overnight", "for 12 hours"), None),
         ("How is it made?", LONG.replace("rye", "Rye").upper() + "!", "duplicate"),
         ("How is it made?", "White bread is baked of wheat flour with yeast; it rises for an hour and is eaten fresh. " * 2, None),
     ],
@@ -125,6 +126,14 @@ def test_without_a_threshold_only_copies_are_found():
     assert seen.check([user("a")], assistant(LONG), "p1") is None
     assert seen.check([user("b")], assistant(LONG + "More."), "p2") is None
     assert seen.check([user("c")], assistant(LONG), "p3").word == "duplicate"
+
+
+def test_other_numbers_make_another_answer():
+    seen = SeenAnswers(0.8)
+    texts = [LONG + f"It is baked for {minutes} minutes." for minutes in (50, 60, 50)]
+    assert seen.check([user("a")], assistant(texts[0]), "p1") is None
+    assert seen.check([user("b")], assistant(texts[1]), "p2") is None
+    assert seen.check([user("c")], assistant(texts[2].replace("kitchen", "bakery")), "p3").word == "near-duplicate"
 
 
 def test_calls_are_compared_by_their_arguments():

@@ -4,6 +4,8 @@ import json
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma_trainer.distill.lenient import find_values, samples_in
 
@@ -124,3 +126,38 @@ def test_long_replies_full_of_brackets_take_no_time():
     for text in ("[{" * 20_000, "[1, " * 20_000, "{'a': " * 20_000, '["' * 20_000):
         samples_in(text, ["a"])
     assert time.monotonic() - started < 10
+
+
+TEXTS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12) | st.sampled_from(
+    ['"', "'", "}]", "[{", "```", "\\", "{'prompt': 'x'}"]
+)
+SAMPLES = st.lists(
+    st.fixed_dictionaries(
+        {"prompt": TEXTS}, optional={"answer": TEXTS, "tags": st.lists(TEXTS, max_size=2), "n": st.integers(), "none": st.none()}
+    ),
+    min_size=1,
+    max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(samples=SAMPLES, indent=st.sampled_from([None, 1]), share=st.floats(0, 1), ascii_only=st.booleans())
+def test_whatever_is_cut_only_whole_samples_come_out(samples, indent, share, ascii_only):
+    text = json.dumps(samples, indent=indent, ensure_ascii=ascii_only)
+    for written in (text, f"Sure:\n```json\n{text}\n```\nDone.", "\n".join(json.dumps(one) for one in samples)):
+        assert samples_in(written, ["prompt"]).values == samples
+    cut = text[: int(share * len(text))]
+    found = samples_in(cut, ["prompt"]).values
+    assert found == samples[: len(found)]
+    assert len(found) >= max((n for n in range(len(samples) + 1) if whole(cut, text, samples[:n])), default=0)
+
+
+def whole(cut, text, first):
+    """Whether a cut text still holds the first samples whole: json itself tells where they end."""
+    if not first:
+        return True
+    decoder, at = json.JSONDecoder(), 0
+    for _ in first:
+        at = text.index("{", at)
+        _, at = decoder.raw_decode(text, at)
+    return at <= len(cut)

@@ -151,13 +151,35 @@ def test_what_is_like_a_seed_or_an_earlier_prompt_is_not_new(seeds):
 
 
 @pytest.mark.parametrize(
-    "reply", ["I'd love to!", "", '{"prompts": []}', '{"prompts": [{"prompt": "  "}]}', '[{"text": "a"}]']
+    "reply", ["I'd love to!", "", '{"prompts": []}', '{"prompts": [{"prompt": "  "}]}', '[{"answer": "a"}]']
 )
 def test_a_writer_that_gives_nothing_is_asked_twice_and_told(seeds, reply):
     teacher = Answering(lambda request: reply)
     rows, rejects, _ = made(Synthesize, teacher, "synthesize", "--seeds", seeds, "--count", 4)
     assert not rows and reasons(rejects) == {"schema-invalid": 1} and len(teacher.requests) == 2
     assert rejects[0].row["messages"][-1] == assistant(reply)
+
+
+@pytest.mark.parametrize("name", ["instruction", "question", "task"])
+def test_prompts_under_another_name_are_found(seeds, name):
+    def answer(request):
+        return writer(request).replace('"prompt":', f'"{name}":')
+
+    rows, rejects, _ = made(Synthesize, Answering(answer), "synthesize", "--seeds", seeds, "--count", 4)
+    assert len(rows) == 4 and not rejects
+
+
+def test_prompts_without_a_name_are_found(seeds):
+    def answer(request):
+        said = writer(request)
+        return (
+            json.dumps([one["prompt"] for one in json.loads(said)["prompts"]])
+            if "new prompts" in str(request)
+            else said
+        )
+
+    rows, rejects, _ = made(Synthesize, Answering(answer), "synthesize", "--seeds", seeds, "--count", 4)
+    assert len(rows) == 4 and not rejects
 
 
 def test_whole_prompts_of_a_cut_reply_are_kept_and_the_rest_is_asked_for(seeds):

@@ -13,6 +13,7 @@ from gemma_trainer.distill.together import together
 from gemma_trainer.distill.work import Ask, Result
 
 WANTED = 4  # prompts of one request
+_NAMES = ("prompt", "instruction", "question", "query", "task", "request", "problem", "input", "text")
 _EXAMPLES = 4  # seeds shown
 _FORM = form(prompt=TEXT)
 _LIST = {
@@ -56,7 +57,7 @@ class Instruct:
         def make(count: int, step: int) -> Request:
             return self.request(studio, draw, count, step)
 
-        found = await ask_samples(ask, make, draw.wanted, ["prompt"], _FORM)
+        found = await ask_samples(ask, make, draw.wanted, _NAMES, _FORM)
         result = Result()
         if found.faults:
             result.rejects.append(refuse(found.replies, found.faults, make(draw.wanted, 0)))

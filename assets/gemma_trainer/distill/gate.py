@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -123,15 +125,18 @@ class SeenAnswers:
         prints = [hash_of(asked, said), *([hash_of(said)] if is_long else ())]
         if found := next((self.exact[one] for one in prints if one in self.exact), None):
             return Reason("duplicate", f"the same answer as {found}")
-        if is_long and self.similar and (near := self.similar.add(text, key)):
-            return Reason("near-duplicate", f"{near[1]:.0%} like the answer of {near[0]}")
+        if is_long and self.similar and (near := self._near(text, key)):
+            return Reason("near-duplicate", f"{near[1]:.0%} like the answer of {near[0][0]}")
         self.exact.update(dict.fromkeys(prints, key))
         return None
+
+    def _near(self, text: str, key: str) -> tuple[tuple, float] | None:
+        """Other numbers make another answer: of a sum, a query, a table."""
+        numbers = tuple(re.findall(r"\d+", text))
+        return self.similar.add(text, (key, numbers), lambda other: other[1] == numbers)
 
 
 def hash_of(*texts: str) -> int:
     """128 bits that are the same in every run."""
-    import hashlib
-
     joined = "\x1f".join(texts).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(joined, digest_size=16).digest(), "little")

@@ -17,6 +17,7 @@ _QUOTES = "\"'"
 _CLOSE = {"{": "}", "[": "]"}
 _BEHIND = re.compile(r"\s*(?:[,:}\]]|\Z)")  # what follows the quote that closes a string
 _WORDS = (("True", "true"), ("False", "false"), ("None", "null"))
+_LAST = 8  # characters: a value that breaks there was cut
 _TRIES = 200  # brackets that open nothing; text full of them is no JSON
 
 
@@ -42,19 +43,19 @@ def find_values(text: str, keys: Collection[str] = ()) -> Found:
     return inside if inside.values else whole
 
 
-def samples_in(text: str, keys: Collection[str]) -> Found:
+def samples_in(text: str, keys: Collection[str], bare: bool = True) -> Found:
     """Objects that have one of `keys`, whether they stand alone, line by line, in a list or below a key of a wrapper.
 
-    Where there are none and one key is wanted, a list of texts is taken for its values.
+    Where there are none and one key is wanted, `bare` takes a list of texts for its values.
     """
     found = find_values(text, keys)
     samples = [sample for value in found.values for sample in _samples(value, keys, MAX_DEPTH)]
-    if not samples and len(keys) == 1:
+    if bare and not samples and len(keys) == 1:
         lists = [value for one in found.values for value in (one, *(one.values() if isinstance(one, dict) else ()))]
-        bare = next(
+        texts = next(
             (one for one in lists if isinstance(one, list) and one and all(isinstance(t, str) for t in one)), []
         )
-        samples = [{next(iter(keys)): text} for text in bare]
+        samples = [{next(iter(keys)): text} for text in texts]
     return Found(samples, found.fault)
 
 
@@ -70,11 +71,14 @@ def _samples(value: object, keys: Collection[str], depth: int) -> Iterator[dict]
 
 def _scan(text: str, keys: Collection[str]) -> Found:
     decoder, values, fault, at, tries = Decoder(), [], None, 0, 0
+    is_cut = False
     while tries < _TRIES and (at := _next_bracket(text, at)) >= 0:
         try:
             value, end, wrong = decoder.value_at(text, at)
         except json.JSONDecodeError as error:
-            value, end, wrong = _repaired(text, at, syntax_fault(text, error).message)
+            found = syntax_fault(text, error)
+            is_cut = found.code == "json-cut" or error.pos >= len(text) - _LAST
+            value, end, wrong = _repaired(text, at, found.message)
         if wrong is None:
             values.append(value)
             at = end
@@ -86,7 +90,7 @@ def _scan(text: str, keys: Collection[str]) -> Found:
             at += 1
         elif inside in ('"', "'"):
             fault = fault or wrong
-            at = end if end > 0 else _next_sample(text, at + 1, keys)
+            at = end if end > 0 else len(text) if is_cut else _next_sample(text, at + 1, keys)
         else:
             at += 1
     return Found(values, fault)

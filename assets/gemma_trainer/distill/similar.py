@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from gemma_trainer.rows.content import fold
 from gemma_trainer.rows.problems import missing
@@ -27,14 +28,12 @@ class Similar:
         self.prints: list = []
         self.keys: list = []
 
-    def find(self, text: str) -> tuple[object, float] | None:
-        """(key, similarity) of the nearest earlier text, None when none comes near."""
-        return self._nearest(self._print(text))
-
-    def add(self, text: str, key: object) -> tuple[object, float] | None:
-        """As `find`; a text that has no near one is added under `key`."""
+    def add(
+        self, text: str, key: object, same: Callable[[object], bool] = lambda key: True
+    ) -> tuple[object, float] | None:
+        """(key, similarity) of the nearest earlier text, if its key is the `same`; else the text is added, and None."""
         mine = self._print(text)
-        if found := self._nearest(mine):
+        if (found := self._nearest(mine)) and same(found[0]):
             return found
         self.index.insert(len(self.prints), mine)
         self.prints.append(mine)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from gemma_trainer.data.reading.parse import parse_text
-from gemma_trainer.distill.lenient import find_values, samples_in
+from gemma_trainer.distill.lenient import Found, find_values, samples_in
 from gemma_trainer.distill.request import Reply, Request
 from gemma_trainer.distill.schemas import Validator
 from gemma_trainer.distill.work import Ask
@@ -92,17 +92,18 @@ class Samples(NamedTuple):
 
 
 async def ask_samples(
-    ask: Ask, make: Callable[[int, int], Request], count: int, keys: Collection[str], validator: Validator
+    ask: Ask, make: Callable[[int, int], Request], count: int, names: Sequence[str], validator: Validator
 ) -> Samples:
-    """Up to `count` objects that fit the validator and have one of `keys`. `make(count, step)` is the request for so
-    many; what the first reply is short of, cut off or broken, is asked for once more. Raises RequestFailed."""
+    """Up to `count` objects that fit the validator. `make(count, step)` is the request for so many; what the first reply
+    is short of, cut off or broken, is asked for once more. `names` are those of the field that tells a sample, ours
+    first: small teachers rename it. Raises RequestFailed."""
     samples: list[Sample] = []
     faults: list[str] = []
     replies: list[Reply] = []
     for step in range(2):
         request = make(count - len(samples), step)
         replies.append(reply := await ask(request))
-        found = samples_in(reply.content, keys)
+        found = _named_samples(reply.content, names)
         for value in found.values:
             if fault := validator.fault(value):
                 faults.append(fault)
@@ -113,6 +114,16 @@ async def ask_samples(
         if len(samples) >= count:
             break
     return Samples(samples[:count], faults, replies)
+
+
+def _named_samples(text: str, names: Sequence[str]) -> Found:
+    """The samples under the first name that any are found under, which becomes ours."""
+    ours = samples_in(text, names[:1])
+    for name in names[1:] if not ours.values else ():
+        if (found := samples_in(text, [name], bare=False)).values:
+            renamed = [{names[0] if key == name else key: item for key, item in one.items()} for one in found.values]
+            return Found(renamed, found.fault)
+    return ours
 
 
 def _alone_in(value: object) -> list:
