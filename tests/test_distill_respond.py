@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from distilling import asked, distill, read_lines, respond, respond_command, write_prompts
+from gemma_trainer.plan import packages
 from mock_teacher import plain_answer, process, serving, stats
 from scripts import ASSETS, run
 
@@ -122,6 +123,17 @@ def test_flags_come_from_a_file_too(tmp_path):
     assert done.code == 0 and len(read_lines(tmp_path / "o.jsonl")) == 3 and teacher.bodies[0]["temperature"] == 0
     assert distill("respond", "--out", tmp_path / "x.jsonl", "--json").code == 2
     assert distill("respond", prompts, "--json").code == 2
+
+
+def test_a_missing_package_ends_with_the_install_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "installed", lambda name: None if name in ("aiohttp", "torch") else "1.0")
+    prompts = write_prompts(tmp_path, 1)
+    for words, named in (
+        (["--base-url", "http://localhost/v1", "--teacher", "m"], "pip install aiohttp"),
+        (["--model", tmp_path], "pip install aiohttp torch"),
+    ):
+        done = distill("respond", prompts, *words, "--out", tmp_path / "o.jsonl", "--json")
+        assert done.code == 4 and named in done.json["errors"][0]["message"], done.stdout
 
 
 def test_the_output_of_another_command_is_not_replaced(tmp_path):

@@ -216,9 +216,11 @@ def _check(args: Namespace) -> None:
 
 
 def _require_packages(args: Namespace) -> None:
-    lacking = missing_packages("distill" if args.base_url else "train")
+    """Raises Failure (exit 4)."""
+    in_process = args.model or args.adapter or getattr(args, "student_model", None)
+    lacking = [name for work in ("distill", *(["train"] if in_process else [])) for name in missing_packages(work)]
     if lacking:
-        raise missing(" ".join(lacking), "distillation", "distill" if args.base_url else "train")
+        raise missing(" ".join(lacking), "distillation", "distill and train" if in_process else "distill")
 
 
 def _now() -> str:
