@@ -100,7 +100,9 @@ def test_retry_after_holds_the_request_back():
         assert time.monotonic() - started >= 0.4
 
 
-@pytest.mark.parametrize("text, seconds", [("3", 3), ("0.5", 0.5), ("-2", 0), (None, 0), ("soon", 0), ("1e9", 600)])
+@pytest.mark.parametrize(
+    "text, seconds", [("3", 3), ("0.5", 0.5), ("-2", 0), (None, 0), ("soon", 0), ("1e9", 600), ("nan", 0)]
+)
 def test_retry_after_in_seconds(text, seconds):
     assert retry_after(text) == seconds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 from argparse import Namespace
@@ -212,7 +213,7 @@ def retry_after(text: str | None) -> float:
             return 0.0
         until = until if until.tzinfo else until.replace(tzinfo=timezone.utc)
         seconds = (until - datetime.now(timezone.utc)).total_seconds()
-    return min(max(0.0, seconds), LONGEST_PAUSE) if seconds == seconds else 0.0
+    return 0.0 if math.isnan(seconds) else min(max(0.0, seconds), LONGEST_PAUSE)
 
 
 def read_reply(request: Request, content: bytes, seconds: float) -> Reply:
