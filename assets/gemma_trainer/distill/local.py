@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from argparse import Namespace
 from dataclasses import replace
@@ -22,6 +23,8 @@ from gemma_trainer.plan.packages import missing_packages
 from gemma_trainer.plan.plan import choose_dtype
 from gemma_trainer.rows.problems import missing
 
+# Teacher and student of `compare` take turns: they share the cores or the GPU, and two loads at once leave random weights.
+ONE_AT_A_TIME = threading.Lock()
 AHEAD = 4  # batches of requests that wait, so that those of one batch are of about equal length
 
 
@@ -107,10 +110,11 @@ class LocalTeacher:
 
     def _answer(self, batch: list[Waiting]) -> list[Reply]:
         """In a thread: the event loop goes on."""
-        if self._generator is None:
-            self._generator = self._load()
-        started = time.monotonic()
-        written = self._generator.write([one.prompt for one in batch], [one.request for one in batch])
+        with ONE_AT_A_TIME:
+            if self._generator is None:
+                self._generator = self._load()
+            started = time.monotonic()
+            written = self._generator.write([one.prompt for one in batch], [one.request for one in batch])
         seconds = round((time.monotonic() - started) / len(batch), 3)
         return [self._reply(one, ids, ended, seconds) for one, (ids, ended) in zip(batch, written, strict=True)]
 
