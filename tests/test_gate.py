@@ -108,7 +108,7 @@ LONG = "Rye bread is made of rye flour, water, salt and a sour dough that has to
         ("How is it made?", LONG.replace("overnight", "all night"), "near-duplicate"),
         ("How long?", LONG.replace("overnight", "for 12 hours"), None),
         ("How is it made?", LONG.replace("rye", "Rye").upper() + "!", "duplicate"),
-        ("How is it made?", "White bread is baked of wheat flour with yeast; it rises for an hour and is eaten fresh. " * 2, None),
+        ("How is it made?", "White bread is of wheat flour with yeast; it rises for an hour and is eaten fresh. " * 2, None),
     ],
 )  # fmt: skip
 def test_answers_that_were_seen(question, answer, expected):

@@ -70,7 +70,7 @@ REFUSALS = [
     "I'm not going to help with that.",
     "I can not assist with that request.",
     "I am programmed to be a safe and harmless AI assistant. Therefore, I cannot fulfill your request.",
-    "I understand you're asking for a recipe. However, I cannot provide that. My purpose is to be helpful and harmless.",
+    "I understand you want a recipe. However, I cannot provide that. My purpose is to be helpful and harmless.",
     "My purpose is to be helpful and harmless, and I cannot fulfill your request.",
     "Sorry, that's something I can't help with.",
     "I cannot and will not provide instructions for that.",

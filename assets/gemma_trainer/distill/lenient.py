@@ -17,6 +17,10 @@ _QUOTES = "\"'"
 _CLOSE = {"{": "}", "[": "]"}
 _BEHIND = re.compile(r"\s*(?:[,:}\]]|\Z)")  # what follows the quote that closes a string
 _WORDS = (("True", "true"), ("False", "false"), ("None", "null"))
+_OBJECT_BEGINS = re.compile(r"\{\s*[\"']")
+_JSON_BEGINS = re.compile(r"\{\s*[\"']|\[\s*(?:[{\[\"']|\Z)")  # else a bracket of prose
+_BRACKET = re.compile(r"[{\[]")
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[{\[]', re.DOTALL)
 _LAST = 8  # characters: a value that breaks there was cut
 _TRIES = 200  # brackets that open nothing; text full of them is no JSON
 
@@ -50,7 +54,7 @@ def samples_in(text: str, keys: Collection[str], bare: bool = True) -> Found:
     """
     found = find_values(text, keys)
     samples = [sample for value in found.values for sample in _samples(value, keys, MAX_DEPTH)]
-    if bare and not samples and len(keys) == 1:
+    if bare and not samples and not found.fault and len(keys) == 1:
         lists = [value for one in found.values for value in (one, *(one.values() if isinstance(one, dict) else ()))]
         texts = next(
             (one for one in lists if isinstance(one, list) and one and all(isinstance(t, str) for t in one)), []
@@ -72,28 +76,32 @@ def _samples(value: object, keys: Collection[str], depth: int) -> Iterator[dict]
 def _scan(text: str, keys: Collection[str]) -> Found:
     decoder, values, fault, at, tries = Decoder(), [], None, 0, 0
     is_cut = False
-    while tries < _TRIES and (at := _next_bracket(text, at)) >= 0:
+    while tries < _TRIES and (at := _next_bracket(text, at, in_strings=not is_cut)) < len(text):
         try:
             value, end, wrong = decoder.value_at(text, at)
         except json.JSONDecodeError as error:
             found = syntax_fault(text, error)
-            is_cut = found.code == "json-cut" or error.pos >= len(text) - _LAST
+            is_cut = is_cut or found.code == "json-cut" or error.pos >= len(text) - _LAST
             value, end, wrong = _repaired(text, at, found.message)
         if wrong is None:
             values.append(value)
             at = end
             continue
         tries += 1
-        inside = text[at + 1 : at + 20].lstrip()[:1]
-        if text[at] == "[":  # cut, broken, or a bracket of prose: whole values may stand inside
-            fault = fault or (wrong if inside in ("{", "[", '"', "") else None)
-            at += 1
-        elif inside in ('"', "'"):
-            fault = fault or wrong
-            at = end if end > 0 else len(text) if is_cut else _next_sample(text, at + 1, keys)
-        else:
-            at += 1
+        fault = fault or (wrong if _JSON_BEGINS.match(text, at) else None)
+        at = _going_on(text, at, end, is_cut, keys)
     return Found(values, fault)
+
+
+def _going_on(text: str, at: int, end: int, is_cut: bool, keys: Collection[str]) -> int:
+    """Where to look next behind a bracket whose value is of no use: behind the value, or inside for whole ones."""
+    if not _OBJECT_BEGINS.match(text, at):
+        return at + 1
+    if end > 0:
+        return end
+    if not is_cut:
+        return _next_sample(text, at + 1, keys)
+    return len(text) if not keys or _next_sample(text, at, keys) == at else at + 1  # a wrapper may hold whole samples
 
 
 def _repaired(text: str, start: int, fault: str) -> tuple[object, int, str | None]:
@@ -153,8 +161,10 @@ def _end_of(text: str, start: int) -> int:
     return -1
 
 
-def _next_bracket(text: str, start: int) -> int:
-    return min((at for at in (text.find("{", start), text.find("[", start)) if at >= 0), default=-1)
+def _next_bracket(text: str, start: int, in_strings: bool) -> int:
+    """Where the next value may begin, else the end. What is cut is JSON up to there, and its strings hold no values."""
+    pattern = _BRACKET if in_strings else _STRING_OR_BRACKET
+    return next((found.start() for found in pattern.finditer(text, start) if found[0] in "{["), len(text))
 
 
 def _next_sample(text: str, start: int, keys: Collection[str]) -> int:

@@ -94,9 +94,9 @@ class Samples(NamedTuple):
 async def ask_samples(
     ask: Ask, make: Callable[[int, int], Request], count: int, names: Sequence[str], validator: Validator
 ) -> Samples:
-    """Up to `count` objects that fit the validator. `make(count, step)` is the request for so many; what the first reply
-    is short of, cut off or broken, is asked for once more. `names` are those of the field that tells a sample, ours
-    first: small teachers rename it. Raises RequestFailed."""
+    """Up to `count` objects that fit the validator. `make(count, step)` is the request for so many; what the first
+    reply is short of, cut off or broken, is asked for once more. `names` are those of the field that tells a sample,
+    ours first: small teachers rename it. Raises RequestFailed."""
     samples: list[Sample] = []
     faults: list[str] = []
     replies: list[Reply] = []
