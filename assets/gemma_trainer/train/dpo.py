@@ -18,7 +18,6 @@ from gemma_trainer.train.start import Start, run_of
 
 FLIPPED = 0.1  # share of wrong labels that the robust loss assumes
 SMALL_BETA = 0.01
-LENGTH_RATIO = 1.5  # of the longer side to the shorter
 COLLAPSE = 0.5  # nats per token that chosen answers may lose: each token at 60 % of its probability
 
 
@@ -83,11 +82,7 @@ class PreferenceTuning(Method):
             problems.append(Problem("start-untuned", text))
         if args.beta < SMALL_BETA and args.loss_type != "ipo":
             problems.append(Problem("beta-small", f"--beta {args.beta:g} is under {SMALL_BETA:g}"))
-        chosen, rejected = train.answer_tokens().values()
-        if max(chosen, rejected) > LENGTH_RATIO * min(chosen, rejected):
-            text = f"chosen answers have {chosen:.0f} tokens on average, rejected ones {rejected:.0f}"
-            problems.append(Problem("answer-lengths-differ", text))
-        return problems
+        return problems + train.length_warnings()
 
     def build_trainer(self, model, tokenizer, prepared, folder: Path, report_to: str, callbacks: list):
         from gemma_trainer.train.trainer_dpo import build_trainer

@@ -10,10 +10,11 @@ from gemma_trainer.data.lengths import sequences
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Rendered, Renderer
 from gemma_trainer.data.view import row_view
-from gemma_trainer.rows.problems import DATA_INVALID, Failure
+from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
 from gemma_trainer.train.rows import EncodedSet, chunked, left_out, render_row
 
 SIDES = ("chosen", "rejected")
+LENGTH_RATIO = 1.5  # of the longer side's answers to the shorter's
 
 
 class EncodedPair(NamedTuple):
@@ -54,6 +55,14 @@ class PairSet(EncodedSet):
         count = max(len(self.rows), 1)
         means = (sum(sum(pair[side].mask) for pair in self.rows) / count for side in (0, 1))
         return dict(zip(SIDES, means, strict=True))
+
+    def length_warnings(self) -> list[Problem]:
+        """Where length alone tells the sides apart."""
+        chosen, rejected = self.answer_tokens().values()
+        if max(chosen, rejected) <= LENGTH_RATIO * min(chosen, rejected):
+            return []
+        text = f"chosen answers have {chosen:.0f} tokens on average, rejected ones {rejected:.0f}"
+        return [Problem("answer-lengths-differ", text)]
 
 
 def encode_pairs(

@@ -12,6 +12,7 @@ from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.rows.problems import Problem
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.pairs import PairSet, encode_pairs
 from gemma_trainer.train.start import Start
@@ -32,6 +33,9 @@ class RewardModelling(Method):
 
     def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
         return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
+
+    def advice(self, args: Namespace, start: Start, renderer: Renderer, train: PairSet) -> list[Problem]:
+        return train.length_warnings()
 
     def load_model(self, plan: Plan, source: str, trust_remote_code: bool):
         from gemma_trainer.models.reward import load_base
