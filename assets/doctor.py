@@ -3,62 +3,131 @@
 # requires-python = ">=3.10"
 # dependencies = ["pyyaml>=6"]
 # ///
-"""Say what this machine can do for fine-tuning Gemma, and what it still needs.
+"""Say what this machine can do for fine-tuning Gemma, what it still needs, and which models fit.
 
-Looks at hardware, packages and their versions. Installs nothing and reads no network.
+Looks at hardware, packages and their versions. Installs nothing and reads no network: sizes of released models are
+known, those of others are read from their folder.
 
 examples:
   python assets/doctor.py
-  python assets/doctor.py --json
+  python assets/doctor.py --model google/gemma-4-12B-it --emulate 1xRTX4090-24G
+  python assets/doctor.py --model runs/mine --method dpo --max-length 4096 --json
 """
 
 import sys
 from pathlib import Path
 
 from gemma_trainer import cli
-from gemma_trainer.plan.hardware import detect
+from gemma_trainer.plan import answer
+from gemma_trainer.plan.emulate import FORMS, emulate
+from gemma_trainer.plan.fit import Wishes, budget_of, fit
+from gemma_trainer.plan.hardware import Hardware, detect
+from gemma_trainer.plan.memory import GIB, TEXTS
 from gemma_trainer.plan.packages import check_packages, install_missing, versions
-from gemma_trainer.plan.plan import choose_backend, choose_dtype, choose_mode
+from gemma_trainer.plan.size import size_of
+from gemma_trainer.rows.problems import OK, UNSUPPORTED, Failure, Problem
 
 ASSETS = Path(__file__).parent
 
 
 def add_arguments(parser):
-    pass
+    parser.add_argument("--model", metavar="ID|DIR", help="hub id of a released Gemma, or a local folder")
+    parser.add_argument("--method", choices=list(TEXTS), default="sft", help="kind of training (default sft)")
+    parser.add_argument("--max-length", type=cli.positive(int), default=2048, help="tokens a text (default 2048)")
+    parser.add_argument("--emulate", metavar="HARDWARE", help=f"answer for other hardware: {FORMS}")
 
 
 def run(args) -> cli.Outcome:
-    hardware = detect()
-    cpu_only = hardware.kind != "cuda"
-    table, warnings = check_packages(cpu_only)
-    backend, why_backend = choose_backend("auto", hardware)
-    mode, why_mode = choose_mode(None, hardware)
-    dtype, why_dtype = choose_dtype(None, mode, hardware)
-    result = {
-        "hardware": hardware.as_dict(),
-        "versions": versions(),
-        "work": table,
-        "route": {
-            "backend": backend,
-            "mode": mode,
-            "dtype": dtype,
-            "why": {"backend": why_backend, "mode": why_mode, "dtype": why_dtype},
-        },
+    hardware = emulate(args.emulate) if args.emulate else detect()
+    wishes = Wishes(method=args.method, length=args.max_length)
+    budget = budget_of(hardware) / GIB
+    outcome = cli.Outcome({"hardware": hardware.as_dict(), "budget_gib": round(budget, 2)})
+    lines = [f"machine   {hardware}; a run may take {budget:.1f} GiB of each device"]
+    if args.model:
+        lines += _about_model(outcome, args, hardware, wishes)
+    else:
+        lines += _about_machine(outcome, hardware, wishes)
+    if not args.emulate:
+        lines += ["", *_about_packages(outcome, hardware)]
+    if hardware.devices > 1 and outcome.result["route"]:
+        text = f"1 of {hardware.devices} devices is used by the training scripts"
+        outcome.warnings.append(Problem("gpus-unused", text))
+    if not outcome.next and not outcome.errors:
+        outcome.next.append(cli.command(ASSETS / "sft_train.py", "--demo"))
+    outcome.summary = "\n".join(lines)
+    return outcome
+
+
+def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes) -> list[str]:
+    """How the model fits, and the command that trains it."""
+    model = size_of(args.model)
+    found = fit(model, hardware, wishes)
+    facts, table = answer.describe(model), answer.modes_table(model, hardware, wishes)
+    outcome.result |= {
+        "model": facts,
+        "table": table,
+        "fit": found.as_dict(),
+        "route": _route(outcome, hardware, found),
     }
-    lines = [f"machine   {hardware}", f"route     {backend}, {mode}, {dtype}: {why_mode}; {why_dtype}", ""]
-    for work, state in table.items():
-        lines.append(
-            f"{'ready  ' if state['ready'] else 'missing'}  {work}"
-            + (f": {state['install']}" if state["install"] else "")
-        )
-    lines += ["", "versions  " + ", ".join(f"{name} {text}" for name, text in result["versions"].items())]
-    return cli.Outcome(result=result, warnings=warnings, next=_next(table, cpu_only), summary="\n".join(lines))
+    outcome.warnings += answer.doubts(model, args.max_length)
+    if not found.fits:
+        outcome.errors.append(answer.misfit(found))
+    if outcome.errors:
+        outcome.exit_code = UNSUPPORTED
+    else:
+        words = answer.arguments(found, hardware, ASSETS)
+        outcome.next.append(cli.command(ASSETS / f"{args.method}_train.py", *words))
+    lines = [f"model     {answer.model_text(facts)}", "", answer.table_text(table), ""]
+    lines += [f"memory    {answer.memory_text(found)}", *_route_lines(outcome.result["route"])]
+    lines += [f"way       {way}" for way in found.ways]
+    return lines + (
+        ["rows      those of the command are the example's: put your own in their place"] if outcome.next else []
+    )
 
 
-def _next(table: dict, cpu_only: bool) -> list[str]:
-    """One command for everything that is missing, else the demo."""
+def _about_machine(outcome: cli.Outcome, hardware: Hardware, wishes: Wishes) -> list[str]:
+    """The largest models that fit."""
+    found = answer.largest(hardware, wishes)
+    outcome.result |= {"largest": found, "route": _route(outcome, hardware)}
+    outcome.exit_code = UNSUPPORTED if outcome.errors else OK
+    lines = _route_lines(outcome.result["route"])
+    for mode, best in found.items():
+        text = f"{best['model']} ({best['gib']:.1f} GiB)" if best else "no released model fits"
+        lines.append(f"largest   {mode}: {text}")
+    return lines
+
+
+def _route(outcome: cli.Outcome, hardware: Hardware, found=None) -> dict | None:
+    """None, and an error, where no script trains."""
+    try:
+        return answer.route(found, hardware)
+    except Failure as failure:
+        outcome.errors.append(failure.problem)
+        return None
+
+
+def _route_lines(route: dict | None) -> list[str]:
+    if route is None:
+        return []
+    lines = [f"route     {route['backend']}, {route['mode']}, {route['dtype']}"]
+    return lines + [f"why       {name}: {text}" for name, text in route["why"].items()]
+
+
+def _about_packages(outcome: cli.Outcome, hardware: Hardware) -> list[str]:
+    """What is installed, and as the first command what is not."""
+    cpu_only = hardware.kind != "cuda"
+    table, problems = check_packages(cpu_only)
+    found = versions()
+    outcome.result |= {"versions": found, "work": table}
+    outcome.warnings += problems
     lacking = list(dict.fromkeys(name for state in table.values() for name in state["missing"]))
-    return [install_missing(lacking, cpu_only) or cli.command(ASSETS / "sft_train.py", "--demo")]
+    if install := install_missing(lacking, cpu_only):
+        outcome.next.insert(0, install)
+    lines = [
+        f"{'ready  ' if state['ready'] else 'missing'}  {work}" + (f": {state['install']}" if state["install"] else "")
+        for work, state in table.items()
+    ]
+    return [*lines, "", "versions  " + ", ".join(f"{name} {text}" for name, text in found.items())]
 
 
 if __name__ == "__main__":

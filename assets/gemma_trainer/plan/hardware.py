@@ -21,30 +21,53 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """`memory_gib` is main memory. `kind` is what training would run on: "cuda", "mps" or "cpu"."""
+    """`memory_gib` is main memory, 0 where it is not told. `kind` is what training would run on: "cuda", "mps", "cpu" or
+    "tpu". `gpus` are those of one node, or the chips of a TPU."""
 
     kind: str
     cpu_cores: int
     memory_gib: float
     system: str
     gpus: list[Gpu] = field(default_factory=list)
+    nodes: int = 1
+    emulated: bool = False  # asked about, not here
+
+    @property
+    def devices(self) -> int:
+        """That training could use at once, on all nodes."""
+        return max(1, len(self.gpus)) * self.nodes
+
+    @property
+    def device_gib(self) -> float:
+        """Memory of each device; Apple GPUs and CPUs share main memory."""
+        return min((gpu.memory_gib for gpu in self.gpus), default=self.memory_gib)
 
     @property
     def bfloat16(self) -> bool:
         """Whether the accelerator computes in bfloat16. A CPU is asked for it by --dtype, not by default."""
         if self.kind == "cuda":
             return self.gpus[0].compute_capability >= 8.0
-        return self.kind == "mps" and int((platform.mac_ver()[0] or "0").split(".")[0]) >= 14
+        if self.kind == "mps":
+            return self.emulated or int((platform.mac_ver()[0] or "0").split(".")[0]) >= 14
+        return self.kind == "tpu"
 
     def as_dict(self) -> dict:
         return {**asdict(self), "bfloat16": self.bfloat16, "summary": str(self)}
 
     def __str__(self) -> str:
+        if self.emulated:
+            return self._emulated()
         cpu = f"{self.cpu_cores} CPU cores, {self.memory_gib:.0f} GiB memory"
         if self.kind == "cuda":
             names = ", ".join(f"{g.name} {g.memory_gib:.0f} GiB" for g in self.gpus)
             return f"{len(self.gpus)} x CUDA ({names}), {cpu}"
         return f"Apple GPU, {cpu}" if self.kind == "mps" else f"{cpu}, no GPU"
+
+    def _emulated(self) -> str:
+        if not self.gpus:
+            return f"{'Apple GPU' if self.kind == 'mps' else 'CPU'}, {self.memory_gib:.0f} GiB memory (emulated)"
+        nodes = f"{self.nodes} nodes of " if self.nodes > 1 else ""
+        return f"{nodes}{len(self.gpus)} x {self.gpus[0].name}, {self.device_gib:.0f} GiB each (emulated)"
 
 
 def share_cores() -> None:

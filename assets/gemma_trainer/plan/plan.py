@@ -92,7 +92,10 @@ def answer_lengths(data: dict) -> str:
 
 
 def choose_backend(wish: str, hardware: Hardware) -> tuple[str, str]:
-    """(engine, why). The one place where an engine is chosen."""
+    """(engine, why). The one place where an engine is chosen. Raises Failure (exit 5) where there is none."""
+    if hardware.kind == "tpu":
+        text = "no script of the pack trains on a TPU"
+        raise Failure(UNSUPPORTED, "hardware-unsupported", text, fix="Use an NVIDIA GPU, an Apple GPU or a CPU.")
     if wish != "auto":
         return wish, "asked for"
     return "trl", {

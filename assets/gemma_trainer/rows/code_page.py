@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gemma_trainer.rows import data_codes
 from gemma_trainer.rows.codes import CODES, COMMAND, RENDERING
 from gemma_trainer.rows.distill_codes import DISTILL
+from gemma_trainer.rows.planning_codes import PLANNING
 from gemma_trainer.rows.training_codes import TRAINING
 
 
@@ -40,7 +41,7 @@ PAGES = {
     "error-codes-training.md": Page(
         "Error codes of training and distillation",
         "Models, runs, measuring, teachers. All codes: [error-codes.md](error-codes.md).",
-        {"Models, training and evaluation": TRAINING, "Distillation": DISTILL},
+        {"Planning": PLANNING, "Models, training and evaluation": TRAINING, "Distillation": DISTILL},
     ),
     "error-codes-files.md": Page(
         "Error codes of data files",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gemma_trainer.rows.data_codes import DATA_CODES
 from gemma_trainer.rows.distill_codes import DISTILL
+from gemma_trainer.rows.planning_codes import PLANNING
 from gemma_trainer.rows.training_codes import TRAINING
 
 
@@ -81,7 +82,7 @@ RENDERING = {
     "tokenizer-unreadable": _error("tokenizer.json or its neighbours cannot be read.", "Download the file again."),
 }
 
-# Data sets, training, distillation.
-TABLES = {**DATA_CODES, **TRAINING, **DISTILL}
+# Data sets, planning, training, distillation.
+TABLES = {**DATA_CODES, **PLANNING, **TRAINING, **DISTILL}
 
 CODES: dict[str, Code] = {**COMMAND, **RENDERING, **{code: Code(*entry) for code, entry in TABLES.items()}}

@@ -1,0 +1,297 @@
+"""Chooses how a run fits: mode, number format, micro batch, devices; and what would make it fit when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from gemma_trainer.families.checkpoints import CHECKPOINTS
+from gemma_trainer.plan import plan as planning
+from gemma_trainer.plan.emulate import smallest_card
+from gemma_trainer.plan.hardware import Hardware
+from gemma_trainer.plan.memory import GIB, TEXTS, Estimate, Settings, estimate
+from gemma_trainer.plan.size import ModelSize, released
+
+# The rest is for what else runs, for memory that the allocator cannot use, and for what the estimate misses.
+USABLE = {"cuda": 0.92, "mps": 0.75, "cpu": 0.85, "tpu": 0.9}
+MODES = {"cuda": ("qlora", "lora"), "mps": ("lora",), "cpu": ("lora", "qlora"), "tpu": ("lora",)}
+MAIN_MEMORY = (16, 32, 64, 128, 256, 512, 1024)  # GiB
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for; None leaves the choice open."""
+
+    method: str = "sft"
+    mode: str | None = None
+    dtype: str | None = None
+    micro: int | None = None
+    effective: int = 16
+    length: int = 2048
+    rank: int = 16
+    precomputed: bool = False
+
+
+@dataclass(frozen=True)
+class Way:
+    """A change that makes a run fit, with what it costs and the GiB it would take."""
+
+    change: str
+    cost: str
+    gib: float
+
+    def as_dict(self) -> dict:
+        return {"change": self.change, "cost": self.cost, "gib": round(self.gib, 1)}
+
+    def __str__(self) -> str:
+        return f"{self.change}: {self.gib:.1f} GiB ({self.cost})"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`budget` is in bytes a device, `longest` the tokens a text that would still fit, 0 for none."""
+
+    model: ModelSize
+    settings: Settings
+    estimate: Estimate
+    budget: float
+    effective: int
+    longest: int
+    why: dict[str, str]
+    ways: list[Way] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        return self.estimate.total <= self.budget
+
+    def as_dict(self) -> dict:
+        return {
+            "fits": self.fits,
+            "budget_gib": round(self.budget / GIB, 2),
+            "memory_gib": self.estimate.as_dict(),
+            "mode": self.settings.mode,
+            "dtype": self.settings.dtype,
+            "micro_batch_size": self.settings.micro,
+            "accumulation_steps": max(1, self.effective // self.settings.micro // self.settings.ranks),
+            "effective_batch_size": self.effective,
+            "max_length": self.settings.length,
+            "longest": self.longest,
+            "gradient_checkpointing": self.settings.checkpointing,
+            "devices": self.settings.ranks,
+            "parallel": self.settings.parallel if self.settings.ranks > 1 else None,
+            "why": self.why,
+            "ways": [way.as_dict() for way in self.ways],
+        }
+
+
+def budget_of(hardware: Hardware) -> float:
+    """Bytes of each device that a run may take."""
+    return USABLE[hardware.kind] * hardware.device_gib * GIB
+
+
+def fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) -> Fit:
+    """The first mode and number format that fit on `devices` devices, with the largest useful micro batch; else the
+    smallest, with ways to fit."""
+    budget = budget_of(hardware)
+    tried = list(_candidates(model, hardware, wishes, devices))
+    settings = next((each for each in tried if _total(model, each) <= budget), None) or min(
+        tried, key=lambda each: _total(model, each)
+    )
+    settings = _enlarged(model, settings, wishes, hardware, budget)
+    found = Fit(
+        model=model,
+        settings=settings,
+        estimate=estimate(model, settings),
+        budget=budget,
+        effective=wishes.effective,
+        longest=longest(model, settings, budget),
+        why=_reasons(model, settings, tried[0], hardware, wishes),
+    )
+    return found if found.fits else replace(found, ways=ways_to_fit(found, hardware, wishes))
+
+
+def settings_for(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str, dtype: str | None = None) -> Settings:
+    """One row a pass on one device, as the TRL engine would run it."""
+    dtype, _ = planning.choose_dtype(dtype or wishes.dtype, mode, hardware)
+    micro = wishes.micro or 1
+    tokens = micro * TEXTS[wishes.method] * wishes.length
+    sizes = {"hidden_size": model.shape.hidden, "num_hidden_layers": len(model.shape.layers)}
+    return Settings(
+        method=wishes.method,
+        mode=mode,
+        dtype=dtype,
+        autocast=dtype == "bfloat16" or (hardware.kind == "cuda" and hardware.bfloat16),
+        device=hardware.kind,
+        micro=micro,
+        length=wishes.length,
+        rank=wishes.rank,
+        accumulates=micro < wishes.effective,
+        checkpointing=planning.needs_checkpointing(sizes, tokens, hardware.kind),
+        precomputed=wishes.precomputed,
+    )
+
+
+def longest(model: ModelSize, settings: Settings, budget: float) -> int:
+    """Tokens of the longest text that fits one row at a time, in steps of 256 up to the model's context."""
+    low, high = 0, model.shape.context // 256
+    while low < high:
+        middle = (low + high + 1) // 2
+        trial = replace(settings, micro=1, length=256 * middle, checkpointing=True)
+        low, high = (middle, high) if _total(model, trial) <= budget else (low, middle - 1)
+    return 256 * low
+
+
+def _total(model: ModelSize, settings: Settings) -> float:
+    return estimate(model, settings).total
+
+
+def _candidates(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int) -> Iterator[Settings]:
+    """By preference. On a CPU float32 comes first, then half of it; several devices copy the model before they split it."""
+    for mode in (wishes.mode,) if wishes.mode else MODES[hardware.kind]:
+        formats = (wishes.dtype,) if wishes.dtype or hardware.kind != "cpu" or mode == "full" else (None, "bfloat16")
+        for dtype in formats:
+            settings = settings_for(model, hardware, wishes, mode, dtype)
+            yield from settings.on(devices) or [settings]
+
+
+def _enlarged(model: ModelSize, settings: Settings, wishes: Wishes, hardware: Hardware, budget: float) -> Settings:
+    """With the largest micro batch that divides a device's share of the batch, fits, and still makes steps faster."""
+    if wishes.micro:
+        return settings
+    share = max(1, wishes.effective // settings.ranks)
+    tokens = TEXTS[wishes.method] * wishes.length
+    sizes = (
+        n
+        for n in range(share, 0, -1)
+        if share % n == 0 and (n == 1 or n * tokens <= planning.MICRO_TOKENS.get(hardware.kind, 8192))
+    )
+    for micro in sizes:
+        trial = settings_for(model, hardware, replace(wishes, micro=micro), settings.mode, settings.dtype)
+        trial = replace(trial, ranks=settings.ranks, parallel=settings.parallel)
+        if _total(model, trial) <= budget:
+            return trial
+    return settings
+
+
+def _reasons(
+    model: ModelSize, settings: Settings, first: Settings, hardware: Hardware, wishes: Wishes
+) -> dict[str, str]:
+    """A line for each choice."""
+    _, mode = (
+        planning.choose_mode(wishes.mode, hardware)
+        if hardware.kind != "tpu"
+        else ("", "4-bit weights are for NVIDIA GPUs")
+    )
+    _, dtype = planning.choose_dtype(wishes.dtype, settings.mode, hardware)
+    if (settings.mode, settings.dtype) != (first.mode, first.dtype):
+        need = f"{first.mode} in {first.dtype} would take {_total(model, first) / GIB:.1f} GiB"
+        mode, dtype = (need, dtype) if settings.mode != first.mode else (mode, need)
+    batch = "asked for" if wishes.micro else f"{settings.tokens} tokens a pass"
+    return {
+        "mode": mode,
+        "dtype": dtype,
+        "batch": batch,
+        "length": f"{wishes.length} tokens asked for; the model was made for {model.shape.context}",
+        **({"parallel": _why_parallel(model, settings)} if settings.ranks > 1 else {}),
+        **(
+            {"experts": "4-bit mode of transformers leaves experts in 16 bits"}
+            if model.shape.experts and settings.mode == "qlora"
+            else {}
+        ),
+    }
+
+
+def _why_parallel(model: ModelSize, settings: Settings) -> str:
+    if settings.parallel == "ddp":
+        return "a copy of the model fits on each device, which is fastest"
+    whole = _total(model, replace(settings, parallel="ddp")) / GIB
+    return f"a whole copy would take {whole:.1f} GiB on each device, so weights are split"
+
+
+@dataclass(frozen=True)
+class _Lever:
+    """One wish to change, and the flag that does."""
+
+    wish: str
+    value: object
+    flag: str
+    cost: str
+
+
+def ways_to_fit(found: Fit, hardware: Hardware, wishes: Wishes, count: int = 3) -> list[Way]:
+    """The cheapest changes that fit: one lever, else two or three together; then a smaller model and a larger card."""
+    now = replace(wishes, mode=found.settings.mode, dtype=found.settings.dtype)
+    levers = list(_levers(now, hardware, found.longest))
+    done: list[set[str]] = []  # levers by which it fits; with one more it would fit all the more
+    ways: list[Way] = []
+    for size in (1, 2, 3):
+        for chosen in combinations(levers, size):
+            flags, fields = {lever.flag for lever in chosen}, {lever.wish for lever in chosen}
+            enough = "length" in fields and _lengths(done) > 1
+            if len(fields) < size or enough or any(known <= flags for known in done):
+                continue
+            changes = {"mode": found.settings.mode, **{lever.wish: lever.value for lever in chosen}}
+            changed = replace(wishes, **changes)
+            total = _total(found.model, _on_devices(found, settings_for(found.model, hardware, changed, changed.mode)))
+            if total <= found.budget:
+                done.append(flags)
+                ways.append(
+                    Way(
+                        " ".join(lever.flag for lever in chosen), "; ".join(lever.cost for lever in chosen), total / GIB
+                    )
+                )
+    smaller, card = list(_smaller_models(found)), _larger_device(found)
+    others = [*smaller[:1], *([card] if card else []), *smaller[1:]]
+    first = max(1, count - 2)
+    return [*ways[:first], *others[:2], *ways[first:], *others[2:]][:count]
+
+
+def _on_devices(found: Fit, settings: Settings) -> Settings:
+    return replace(settings, ranks=found.settings.ranks, parallel=found.settings.parallel)
+
+
+def _lengths(done: list[set[str]]) -> int:
+    return sum(any(flag.startswith("--max-length") for flag in flags) for flags in done)
+
+
+def _levers(now: Wishes, hardware: Hardware, longest: int) -> Iterator[_Lever]:
+    """What may be changed, cheapest first."""
+    if now.micro and now.micro > 1:
+        yield _Lever("micro", 1, "--micro-batch-size 1", "same result, slower steps")
+    if now.method == "dpo" and now.mode == "full" and not now.precomputed:
+        yield _Lever("precomputed", True, "--precompute-ref", "same result, one more pass over the data")
+    if now.dtype == "float32" and now.mode != "full" and (hardware.kind == "cpu" or hardware.bfloat16):
+        yield _Lever("dtype", "bfloat16", "--dtype bfloat16", "weights are rounder")
+    if now.mode == "full":
+        yield _Lever("mode", "lora", "--mode lora", "adapters are trained instead of all weights")
+    if now.mode != "qlora" and hardware.kind in ("cuda", "cpu"):
+        yield _Lever("mode", "qlora", "--mode qlora", "adapters are trained on 4-bit weights")
+    for length in sorted({longest, *LENGTHS} - {0}, reverse=True):
+        if length < now.length:
+            yield _Lever("length", length, f"--max-length {length}", "longer rows are left out")
+    if now.mode != "full" and now.rank > 8:
+        yield _Lever("rank", 8, "--lora-rank 8", "less is learned")
+
+
+def _smaller_models(found: Fit) -> Iterator[Way]:
+    """Released models that fit as they are, of the same generation first, the largest first."""
+    if found.model.checkpoint is None:
+        return
+    family = found.model.checkpoint.family.split("-")[0]
+    for checkpoint in sorted(CHECKPOINTS, key=lambda c: (c.family.split("-")[0] != family, -c.shape.parameters)):
+        model = released(checkpoint)
+        total = _total(model, replace(found.settings, micro=1))
+        if checkpoint.shape.parameters < found.model.shape.parameters and total <= found.budget:
+            yield Way(f"--model {model.name}", "a smaller model", total / GIB)
+
+
+def _larger_device(found: Fit) -> Way | None:
+    total, kind = found.estimate.total / GIB, found.settings.device
+    need = total / USABLE[kind]
+    if kind == "cuda":
+        card = smallest_card(need)
+        return Way(f"one {card[0]}", "a card with more memory", total) if card else None
+    size = next((size for size in MAIN_MEMORY if size >= need), None)
+    return Way(f"{size} GiB of main memory", "a larger machine", total) if size and kind in ("cpu", "mps") else None

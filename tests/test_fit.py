@@ -1,0 +1,130 @@
+"""What the planner chooses, and what it offers when nothing fits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gemma_trainer.families.checkpoints import CHECKPOINTS
+from gemma_trainer.plan.emulate import emulate
+from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, settings_for
+from gemma_trainer.plan.memory import GIB, estimate
+from gemma_trainer.plan.size import released, size_of
+
+
+def planned(model: str, hardware: str, devices: int = 1, **wishes) -> Fit:
+    return fit(size_of(model), emulate(hardware), Wishes(**wishes), devices)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "wishes", "mode", "dtype"),
+    [
+        ("google/gemma-4-12B-it", "1xRTX4090-24G", {}, "qlora", "bfloat16"),
+        ("google/gemma-4-31B-it", "1xRTX4090-24G", {}, "qlora", "bfloat16"),
+        ("google/gemma-4-26B-A4B-it", "1xH100-80G", {}, "qlora", "bfloat16"),
+        ("google/gemma-3-270m-it", "1xT4", {}, "qlora", "float32"),
+        ("google/gemma-3-1b-it", "mps-32G", {}, "lora", "bfloat16"),
+        ("google/gemma-3-270m-it", "cpu-16G", {}, "lora", "float32"),
+        ("google/gemma-3-4b-it", "cpu-16G", {}, "lora", "bfloat16"),
+        ("google/gemma-4-12B-it", "cpu-32G", {}, "qlora", "float32"),
+        ("google/gemma-4-12B-it", "cpu-16G", {}, "qlora", "bfloat16"),
+        ("google/gemma-3-1b-it", "1xA100-80G", {"mode": "full"}, "full", "float32"),
+        ("google/gemma-3-4b-it", "1xA100-80G", {"mode": "lora", "method": "dpo"}, "lora", "bfloat16"),
+    ],
+)
+def test_choices_that_fit(model, hardware, wishes, mode, dtype):
+    found = planned(model, hardware, **wishes)
+    assert found.fits and found.ways == []
+    assert (found.settings.mode, found.settings.dtype) == (mode, dtype)
+    assert found.longest >= found.settings.length
+
+
+def test_a_later_choice_tells_what_the_first_would_have_taken():
+    assert re.fullmatch(
+        r"lora in float32 would take \d+\.\d GiB", planned("google/gemma-4-12B-it", "cpu-16G").why["mode"]
+    )
+    assert "lora in float32 would take" in planned("google/gemma-3-4b-it", "cpu-16G").why["dtype"]
+    assert planned("google/gemma-3-1b-it", "1xT4", mode="lora").why["mode"] == "asked for"
+    assert all("\n" not in line and line for line in planned("google/gemma-4-26B-A4B-it", "1xH100-80G").why.values())
+
+
+def test_the_micro_batch_grows_with_the_memory_and_divides_the_batch():
+    small, large = (planned("google/gemma-4-12B-it", card, length=1024) for card in ("RTX3060", "1xA100-80G"))
+    assert small.settings.micro < large.settings.micro == 8  # 8 x 1,024 tokens are enough to keep a GPU busy
+    for found in (small, large):
+        plan = found.as_dict()
+        assert plan["micro_batch_size"] * plan["accumulation_steps"] == 16 and found.fits
+    assert planned("google/gemma-4-12B-it", "1xA100-80G", micro=2).settings.micro == 2
+    assert planned("google/gemma-3-270m-it", "1xA100-80G", length=64, effective=12).settings.micro == 12
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "wishes", "change"),
+    [
+        ("google/gemma-4-26B-A4B-it", "1xRTX4090-24G", {}, "--model google/gemma-4-12B-it"),
+        ("google/gemma-4-12B-it", "1xA100-80G", {"mode": "full"}, "--mode lora"),
+        ("google/gemma-4-12B-it", "1xRTX4090-24G", {"length": 65536}, "--max-length "),
+        ("google/gemma-3-4b-it", "1xT4", {"mode": "lora", "micro": 8}, "--micro-batch-size 1"),
+        ("google/gemma-3-1b-it", "A10G", {"mode": "full", "method": "dpo", "length": 2048}, "--precompute-ref"),
+        ("google/gemma-3-4b-it", "cpu-16G", {"mode": "lora", "dtype": "float32"}, "--dtype bfloat16"),
+        ("google/gemma-4-31B-it", "cpu-8G", {}, "GiB of main memory"),
+    ],
+)
+def test_three_ways_when_it_does_not_fit(model, hardware, wishes, change):
+    found = planned(model, hardware, **wishes)
+    assert not found.fits and 1 <= len(found.ways) <= 3
+    assert any(change in way.change for way in found.ways), found.ways
+    assert len({way.change for way in found.ways}) == len(found.ways)
+    for way in found.ways:
+        if way.change.startswith("--"):
+            assert way.gib <= found.budget / GIB
+        assert way.cost
+
+
+def test_a_way_does_what_it_says():
+    """The figure of a way is that of the run it describes."""
+    found = planned("google/gemma-4-12B-it", "1xRTX4090-24G", length=65536)
+    way = next(way for way in found.ways if way.change.startswith("--max-length"))
+    shorter = planned("google/gemma-4-12B-it", "1xRTX4090-24G", length=int(way.change.split()[1]), micro=1)
+    assert shorter.fits and shorter.estimate.total / GIB == pytest.approx(way.gib)
+    card = next(way for way in found.ways if way.change.startswith("one "))
+    assert planned("google/gemma-4-12B-it", card.change.removeprefix("one "), length=65536).fits
+
+
+@pytest.mark.parametrize("hardware", ["1xRTX4090-24G", "T4", "cpu-64G", "mps-64G"])
+def test_the_longest_text_is_the_longest(hardware):
+    model, machine = size_of("google/gemma-3-4b-it"), emulate(hardware)
+    settings = settings_for(model, machine, Wishes(), "lora")
+    tokens, budget = longest(model, settings, budget_of(machine)), budget_of(machine)
+    if tokens:
+        fits = [
+            fit(model, machine, Wishes(mode="lora", dtype=settings.dtype, length=n, micro=1)).fits
+            for n in (tokens, tokens + 256)
+        ]
+        assert fits == [True, tokens >= model.shape.context]
+    else:
+        assert estimate(model, settings).total > budget
+
+
+def test_several_devices_copy_the_model_before_they_split_it():
+    small, large = (
+        planned("google/gemma-3-4b-it", "8xH100-80G", 8),
+        planned("google/gemma-3-27b-it", "8xH100-80G", 8, mode="full"),
+    )
+    assert (small.settings.parallel, large.settings.parallel) == ("ddp", "fsdp") and small.fits and large.fits
+    assert "copy" in small.why["parallel"] and "split" in large.why["parallel"]
+    two_nodes = planned("google/gemma-3-27b-it", "2x8xH100-80G", 16, mode="full", effective=32)
+    assert two_nodes.settings.ranks == 16 and two_nodes.estimate.total < large.estimate.total
+    plan = two_nodes.as_dict()
+    assert plan["micro_batch_size"] * plan["accumulation_steps"] * 16 == 32
+
+
+def test_every_released_model_is_answered_on_every_kind_of_hardware():
+    for hardware in ("1xRTX4090-24G", "8xA100-40G", "cpu-16G", "mps-16G"):
+        machine = emulate(hardware)
+        for checkpoint in CHECKPOINTS:
+            for method in ("sft", "dpo", "rm"):
+                found = fit(released(checkpoint), machine, Wishes(method=method))
+                assert found.fits or found.ways, (checkpoint.name, hardware)
+                assert found.fits == (found.estimate.total <= USABLE[machine.kind] * machine.device_gib * GIB)
