@@ -10,7 +10,7 @@ from gemma_trainer.distill.draw_documents import check_sample
 from gemma_trainer.distill.request import Reply
 from gemma_trainer.distill.seeds import PASSAGE, cut_text, read_tools
 from gemma_trainer.distill.synthesize import Synthesize
-from gemma_trainer.rows.problems import DATA_INVALID, USAGE, Failure
+from gemma_trainer.rows.problems import DATA_INVALID, UNSUPPORTED, USAGE, Failure
 from judging import judge
 from preparing import TOOLS, assistant, call, chat, row_validator, user
 from teaching import Answering, made
@@ -407,6 +407,7 @@ def test_flags_that_do_not_go_together_and_seeds_that_are_none(seeds, tools, tmp
         (["--documents", tmp_path / "none.md"], USAGE),
         (["--seeds", seeds, "--language", "xx"], USAGE),
         (["--seeds", broken], DATA_INVALID),
+        (["--tools", tools, "--family", "gemma3"], UNSUPPORTED),
     ):
         with pytest.raises(Failure) as failure:
             made(Synthesize, Answering(writer), "synthesize", *words)

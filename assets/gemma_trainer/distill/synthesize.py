@@ -23,7 +23,7 @@ from gemma_trainer.distill.seeds import Seed, read_passages, read_seeds, read_to
 from gemma_trainer.distill.similar import Similar
 from gemma_trainer.distill.work import Ask, Item, Result, Results
 from gemma_trainer.rows.content import text_of
-from gemma_trainer.rows.problems import USAGE, Failure, Problem
+from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure, Problem
 
 KINDS = {  # values of --kind, and the flag that each draws from
     "instruct": "seeds",
@@ -70,6 +70,9 @@ class Synthesize:
             self.files, passages = read_passages(args.documents)
             return Documents(passages)
         if self.name == "tools":
+            if not student.family.tools:
+                text = f"{student.family.title}, the student's family, has no tool calls"
+                raise Failure(UNSUPPORTED, "tools-unsupported", text)
             self.files = [Path(args.tools)]
             return ToolUse(read_tools(self.files[0]), args.system)
         self.files = expand(args.seeds)
