@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from collections.abc import Iterable
-from pathlib import Path
 
 from gemma_trainer.data.checking.check_teacher import is_echo
 from gemma_trainer.data.model import Model
 from gemma_trainer.distill import gate
 from gemma_trainer.distill.criteria import Criteria, Judged
 from gemma_trainer.distill.gate import Reason
+from gemma_trainer.distill.local import local_name
 from gemma_trainer.distill.output import meta_of
 from gemma_trainer.distill.rank import Ranking
 from gemma_trainer.distill.request import Request
@@ -127,7 +127,7 @@ def _student(args: Namespace) -> Namespace:
     made.base_url, made.model, made.adapter = args.student_base_url, args.student_model, args.student_adapter
     if args.student_base_url and not args.student_name:
         raise Failure(USAGE, "usage", "--student-base-url needs --student-name NAME")
-    made.teacher = args.student_name or Path(args.student_adapter or args.student_model).resolve().name
+    made.teacher = args.student_name if made.base_url else local_name(made, args.student_name)
     if made.teacher == args.teacher:
-        raise Failure(USAGE, "usage", f"teacher and student are both named {made.teacher}: give --student-name")
+        raise Failure(USAGE, "usage", f"teacher and student are the same, {made.teacher}")
     return made

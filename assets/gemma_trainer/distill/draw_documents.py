@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gemma_trainer.distill.criteria import Judged
-from gemma_trainer.distill.drawing import ASKERS, TEXT, Draw, Studio, add, form, opening, refuse
+from gemma_trainer.distill.drawing import ASKERS, TEXT, Draw, Studio, add, form, opening, shortfall
 from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.request import Request
 from gemma_trainer.distill.seeds import Passage
@@ -61,9 +61,7 @@ class Documents:
 
         passage = self.passage(draw)
         found = await ask_samples(ask, make, draw.wanted, ["question"], _FORM)
-        result = Result()
-        if found.faults:
-            result.rejects.append(refuse(found.replies, found.faults, make(draw.wanted, 0)))
+        result = Result(rejects=shortfall(found, draw.wanted, make(draw.wanted, 0)))
         for sample, request, reply in found.samples:
             prompt = opening(None, sample["question"].strip())
             said = replace(reply, content=sample["answer"].strip(), reasoning_content=None, finish_reason="stop")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from gemma_trainer.distill.drawing import ASKERS, SHAPES, TEXT, Draw, Studio, add, form, opening, refuse
+from gemma_trainer.distill.drawing import ASKERS, SHAPES, TEXT, Draw, Studio, add, form, opening, shortfall
 from gemma_trainer.distill.request import Request
 from gemma_trainer.distill.seeds import Seed
 from gemma_trainer.distill.structured import ask_samples
@@ -58,9 +58,7 @@ class Instruct:
             return self.request(studio, draw, count, step)
 
         found = await ask_samples(ask, make, draw.wanted, _NAMES, _FORM)
-        result = Result()
-        if found.faults:
-            result.rejects.append(refuse(found.replies, found.faults, make(draw.wanted, 0)))
+        result = Result(rejects=shortfall(found, draw.wanted, make(draw.wanted, 0)))
         system = self._shown(draw)[0].system
         prompts = [opening(system, sample.value["prompt"].strip()) for sample in found.samples]
         ids = [reply.id for reply in found.replies]

@@ -12,6 +12,7 @@ from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.output import sft_row
 from gemma_trainer.distill.request import Reply, Request, Sampling
 from gemma_trainer.distill.schemas import Validator, validator
+from gemma_trainer.distill.structured import Samples
 from gemma_trainer.distill.work import Ask, Reject, Result
 
 # Given to the writer by chance, so that a thousand draws do not give the same ten ideas.
@@ -105,10 +106,19 @@ def add(result: Result, answered: Answered, ids: list[str], **meta: Any) -> None
         result.rows.append(row)
 
 
-def refuse(replies: list[Reply], faults: list[str], request: Request) -> Reject:
+def refuse(replies: list[Reply], faults: list[str], request: Request, word: str = "schema-invalid") -> Reject:
     """The reject of a writer's replies that were of no use."""
     said = {"messages": [*request.messages, {"role": "assistant", "content": replies[-1].content}]}
-    return gate.rejected(said, [Reason("schema-invalid", "; ".join(faults)[:500])], [reply.id for reply in replies])
+    return gate.rejected(said, [Reason(word, "; ".join(faults)[:500])], [reply.id for reply in replies])
+
+
+def shortfall(found: Samples, wanted: int, request: Request) -> list[Reject]:
+    """What is to be told of a writer whose samples were broken, or fewer than were asked for."""
+    if found.faults:
+        return [refuse(found.replies, found.faults, request)]
+    if len(found.samples) < wanted:
+        return [refuse(found.replies, [f"{len(found.samples)} of {wanted} samples came"], request, "too-few")]
+    return []
 
 
 def opening(system: str | None, text: str) -> list[dict]:

@@ -7,10 +7,12 @@ import threading
 import time
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.cli import log
 from gemma_trainer.data.model import Model, describe_model
+from gemma_trainer.data.reading.sources import data_hash
 from gemma_trainer.distill.calls_in_text import calls_in_text
 from gemma_trainer.distill.request import Reply, Request, Usage
 from gemma_trainer.distill.schemas import with_schema
@@ -25,7 +27,24 @@ from gemma_trainer.rows.problems import missing
 
 # Teacher and student of `compare` take turns: they share the cores or the GPU, and two loads at once leave random weights.
 ONE_AT_A_TIME = threading.Lock()
+WEIGHTS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin")
 AHEAD = 4  # batches of requests that wait, so that those of one batch are of about equal length
+
+
+def local_name(args: Namespace, name: str | None) -> str:
+    """What requests call a model in this process: NAME@HASH of its files, for answers of other weights are not its own.
+
+    A hub id stands for itself.
+    """
+    folders = [Path(given).expanduser() for given in (args.adapter, args.model) if given]
+    files = [file for folder in folders for file in _weights(folder)]
+    name = name or (folders[0].resolve().name if folders[0].exists() else str(folders[0]))
+    return f"{name}@{data_hash(files)[:8]}" if files else name
+
+
+def _weights(model: Path) -> list[Path]:
+    """The files that make a model or an adapter what it is; none of a hub id."""
+    return [model] if model.is_file() else sorted(file for pattern in WEIGHTS for file in model.glob(pattern))
 
 
 class Waiting(NamedTuple):

@@ -17,6 +17,7 @@ from gemma_trainer.distill.budget import Budget
 from gemma_trainer.distill.compare import Compare
 from gemma_trainer.distill.estimate import make_plan
 from gemma_trainer.distill.journal import Journal
+from gemma_trainer.distill.local import LocalTeacher, local_name
 from gemma_trainer.distill.output import Counts, Files, settings_of, write_manifest, write_settled
 from gemma_trainer.distill.respond import Respond
 from gemma_trainer.distill.run import Ended, Loop, Memo, Teacher
@@ -25,7 +26,7 @@ from gemma_trainer.distill.synthesize import Synthesize
 from gemma_trainer.distill.work import Command
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.packages import installed, missing_packages, versions
-from gemma_trainer.rows.problems import OK, REMOTE_FAILED, STOPPED, USAGE, Failure, Problem, missing
+from gemma_trainer.rows.problems import DATA_INVALID, OK, REMOTE_FAILED, STOPPED, USAGE, Failure, Problem, missing
 
 COMMANDS: dict[str, Callable[[Namespace, Model], Command]] = {
     "respond": Respond,
@@ -144,12 +145,19 @@ class Session:
         elif status == "budget-spent":
             errors = [Problem("budget-spent", ended.detail)]
         exit_code = {"complete": OK, "teacher-failed": REMOTE_FAILED}.get(status, STOPPED)
+        if exit_code == OK and counts.rejects and not counts.rows:
+            errors, exit_code = [self._nothing_kept(counts)], DATA_INVALID
         warnings = [*self.command.warnings, *(Problem("teacher-limited", note) for note in teacher.notes)]
         if self.failed:
             warnings.append(self._failed_requests())
             if not counts.rows and not counts.rejects and exit_code == OK:
                 errors, exit_code = [Problem("teacher-failed", "no request was answered")], REMOTE_FAILED
         return cli.Outcome(result, errors, warnings, self._next(status, counts), self._summary(result), exit_code)
+
+    def _nothing_kept(self, counts: Counts) -> Problem:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.most_common(5))
+        text = f"all {counts.rejects} answers were refused ({reasons})"
+        return Problem("no-answer-kept", text, file=str(self.files.rejects))
 
     def _failed_requests(self) -> Problem:
         text = f"{self.failed} requests failed for good: {self.files.failed}"
@@ -188,8 +196,6 @@ def make_teacher(args: Namespace) -> Teacher:
         from gemma_trainer.distill.client import RemoteTeacher, Settings
 
         return RemoteTeacher(Settings.of(args))
-    from gemma_trainer.distill.local import LocalTeacher
-
     return LocalTeacher(args)
 
 
@@ -211,8 +217,8 @@ def _check(args: Namespace) -> None:
         raise Failure(USAGE, "usage", "--samples above 1 need a --temperature above 0: greedy answers are all alike")
     if args.model:
         resolve_model(args.model)
-    if not args.teacher:
-        args.teacher = Path(args.adapter or args.model).resolve().name
+    if not args.base_url:
+        args.teacher = local_name(args, args.teacher)
 
 
 def _require_packages(args: Namespace) -> None:

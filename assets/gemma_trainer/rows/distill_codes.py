@@ -15,6 +15,11 @@ DISTILL: Entries = {
         "A budget is spent; what is finished is kept.",
         "Run the same command with a larger budget: it goes on.",
     ),
+    "no-answer-kept": (
+        ERROR,
+        "Every answer was refused, so there is no row.",
+        "Read the reasons in the rejects file; another teacher, more --max-new-tokens or a clearer prompt may help.",
+    ),
     "run-in-progress": (ERROR, "Another run is writing the same files.", "Wait for it, or name another --out."),
     "teacher-limited": (
         WARNING,
