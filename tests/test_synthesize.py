@@ -192,6 +192,16 @@ def test_whole_prompts_of_a_cut_reply_are_kept_and_the_rest_is_asked_for(seeds):
     assert reasons(rejects)["schema-invalid"] == 1
 
 
+def test_a_writer_that_gives_too_few_is_asked_again_and_told(seeds):
+    def answer(request):
+        said = writer(request)
+        return json.dumps({"prompts": json.loads(said)["prompts"][:1]}) if "new prompts" in str(request) else said
+
+    rows, rejects, _ = made(Synthesize, Answering(answer), "synthesize", "--seeds", seeds, "--count", 4)
+    assert len(rows) == 2 and reasons(rejects) == {"too-few": 1}
+    assert rejects[0].row["details"] == {"too-few": "2 of 4 samples came"}
+
+
 def test_bad_answers_are_refused(seeds):
     bad = iter(["", ("half an ans", "length"), "I'm sorry, but I can't help with that.", "fine " * 60])
     teacher = Answering(
