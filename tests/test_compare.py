@@ -159,7 +159,7 @@ def test_too_few_good_answers_are_told(prompts):
         [],
         ["--student-base-url", "http://localhost:1/v1"],
         ["--student-model", "a", "--student-base-url", "http://localhost:1/v1"],
-        ["--student-model", "some/teacher"],  # the same name as the teacher's
+        ["--student-base-url", "http://localhost:1/v1", "--student-name", "teacher"],  # the teacher's own name
         ["--by", "reward"],
         ["--by", "verifier"],
         ["--by", "judge", "--samples", "1"],
@@ -320,14 +320,15 @@ def test_a_reward_model_of_the_pack_ranks(prompts, tmp_path):
 
 @pytest.mark.slow
 def test_a_student_in_this_process_answers(prompts, tmp_path):
-    """A tiny random student never ends by itself: its answers are refused as cut, and the run says so."""
+    """A tiny random student seldom ends by itself: such answers are refused as cut, and the run says so."""
     tiny = make_tiny(tmp_path / "tiny", "gemma3")
     with serving(answer=talking, models=("teacher",)) as server:
         words = ["compare", prompts, "--base-url", server.base_url, "--teacher", "teacher", "--max-new-tokens", 24]
         words += ["--student-model", tiny.path, "--out", tmp_path / "pairs.jsonl", "--json", "--batch-size", 2]
         ran = run("distill_dataset.py", *words)
-        assert ran.code == 3 and ran.codes == {"no-answer-kept"}, ran.stdout
-        assert ran.json["result"]["rows"] == 0 and ran.json["result"]["rejected"] == 3
+        result = ran.json["result"]
+        assert ran.code == (0 if result["rows"] else 3), ran.stdout
+        assert result["rows"] + result["rejected"] == 3
         assert server.counts["answered"] == 3
     refused = lines(tmp_path / "pairs.rejects.jsonl")
     assert {row["meta"]["rejected"]["teacher"].split("@")[0] for row in refused} == {"tiny"}

@@ -130,7 +130,7 @@ def test_a_prompt_that_the_template_refuses_fails_alone(tiny, tmp_path):
     file.write_text(json.dumps({"prompt": "List the id of all users"}) + "\n" + json.dumps({"prompt": refused}) + "\n")
     words = ("respond", file, "--model", tiny.path, "--out", tmp_path / "train.jsonl", "--max-new-tokens", 4, "--json")
     done = distill(*words)
-    assert done.code in (0, 7) and done.json["result"]["failed_requests"] == 1, done.stdout
+    assert done.code in (0, 3, 7) and done.json["result"]["failed_requests"] == 1, done.stdout
     assert "must take turns" in read_lines(tmp_path / "train.failed.jsonl")[0]["reason"]
 
 
