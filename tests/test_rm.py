@@ -111,6 +111,19 @@ def test_a_run_of_one_batch_by_eight_equals_eight_by_one(tiny, tmp_path):
     assert curves[0][-1] < curves[0][0] - 0.1 and curves[1] == pytest.approx(curves[0], abs=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["gemma3-vision", "gemma4", "gemma4-vision"])
+def test_checkpointing_changes_memory_and_nothing_else(kind, tmp_path):
+    tiny = make_tiny(tmp_path / "model", kind)
+    curves = []
+    for checkpointing in (False, True):
+        trainer, losses = build_rm(
+            tiny, tmp_path / "run", tiny.encode_pairs(pair_rows(32)), gradient_checkpointing=checkpointing
+        )
+        trainer.train()
+        curves.append(losses.values)
+    assert curves[0][-1] < curves[0][0] and curves[1] == pytest.approx(curves[0], abs=1e-5)
+
+
 @pytest.mark.parametrize("mode, dtype", [("lora", "float32"), ("lora", "bfloat16"), ("qlora", "bfloat16"), ("full", "float32")])  # fmt: skip
 def test_the_head_is_trained_in_float32_and_saved(mode, dtype, tiny, tmp_path):
     trainer, _ = build_rm(tiny, tmp_path / "run", tiny.encode_pairs(pair_rows(16)), mode=mode, dtype=dtype)
