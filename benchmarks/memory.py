@@ -49,7 +49,7 @@ class Run(NamedTuple):
 RUNS = [
     Run("gemma3-mid", "sft", "lora", 1, 256),
     Run("gemma3-mid", "sft", "lora", 2, 512),
-    Run("gemma3-mid", "sft", "qlora", 1, 256),
+    Run("gemma3-mid", "sft", "qlora", 2, 512),
     Run("gemma3-mid", "sft", "full", 1, 256),
     Run("gemma3-mid", "sft", "full", 2, 512),
     Run("gemma4-mid", "sft", "lora", 1, 512),
@@ -58,14 +58,12 @@ RUNS = [
     Run("gemma3-mid", "dpo", "full", 1, 256),
     Run("gemma3-mid", "rm", "lora", 2, 512),
     Run("gemma3-mid", "rm", "full", 2, 512),
-    Run("gemma3-deep", "sft", "qlora", 1, 512, "bfloat16"),
-    Run("gemma3-deep", "rm", "lora", 4, 1024),
     Run("gemma3-270m", "sft", "lora", 4, 73),
-    Run("gemma3-270m", "sft", "lora", 1, 512, "bfloat16"),
-    Run("gemma3-270m", "sft", "qlora", 1, 256),
-    Run("gemma3-270m", "dpo", "lora", 1, 128),
-    Run("gemma3-270m", "rm", "qlora", 1, 256),
     Run("gemma3-270m", "sft", "full", 4, 73),
+    Run("gemma3-270m", "rm", "lora", 1, 256),
+    Run("gemma3-270m", "dpo", "qlora", 1, 128),
+    Run("gemma3-deep", "sft", "qlora", 1, 512, "bfloat16"),
+    Run("gemma3-270m", "sft", "lora", 1, 256, "bfloat16"),
 ]
 
 
@@ -75,7 +73,8 @@ def make_shape(name: str, folder: Path) -> Path:
     kind, sizes = SHAPES[name]
     tokenizer = make_tokenizer([WORDS] * 9, kind)
     sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 8192, **sizes}
-    return save_tiny(make_model(kind, tokenizer, **sizes), tokenizer, folder / name)
+    model = make_model(kind, tokenizer, **sizes).bfloat16()  # as released checkpoints are
+    return save_tiny(model, tokenizer, folder / name)
 
 
 def write_rows(method: str, length: int, file: Path) -> Path:
@@ -90,8 +89,8 @@ def write_rows(method: str, length: int, file: Path) -> Path:
     return file
 
 
-def measure(command: list[str], log: Path) -> tuple[int, float, list[tuple[float, int, int]]]:
-    """(exit code, peak resident bytes, samples of (seconds, anonymous, resident bytes)) of a process."""
+def measure(command: list[str], log: Path) -> tuple[int, float, list[tuple[float, int]]]:
+    """(exit code, peak resident bytes, samples of (seconds, resident bytes)) of a process."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=log.with_suffix(".err").open("wb"))
         samples, started = [], time.monotonic()
@@ -99,11 +98,10 @@ def measure(command: list[str], log: Path) -> tuple[int, float, list[tuple[float
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024, samples
-            text = Path(f"/proc/{process.pid}/status").read_text()
-            found = dict(re.findall(r"(RssAnon|VmRSS):\s+(\d+) kB", text))
+            found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
             if found:
-                samples.append((time.monotonic() - started, *(int(found[k]) * 1024 for k in ("RssAnon", "VmRSS"))))
-            time.sleep(0.02)
+                samples.append((time.monotonic() - started, int(found[1]) * 1024))
+            time.sleep(0.1)
 
 
 def run_once(run: Run, model: Path, folder: Path) -> dict:
@@ -117,7 +115,7 @@ def run_once(run: Run, model: Path, folder: Path) -> dict:
     log = folder / "log.json"
     code, resident, samples = measure([str(word) for word in command], log)
     if code:
-        raise SystemExit(f"{run}: exit {code}\n{log.with_suffix('.err').read_text()[-2000:]}{log.read_text()[-1000:]}")
+        raise RuntimeError(f"{run}: exit {code}\n{log.with_suffix('.err').read_text()[-2000:]}{log.read_text()[-1000:]}")
     plan = json.loads(log.read_text())["result"]["plan"]
     settings = Settings(
         method=run.method, mode=run.mode, dtype=plan["dtype"], device="cpu", micro=run.micro, length=plan["data"]["longest"],
@@ -128,9 +126,8 @@ def run_once(run: Run, model: Path, folder: Path) -> dict:
         "run": str(run),
         "checkpointing": settings.checkpointing,
         "resident": resident / GIB,
-        "anonymous": max(anonymous for _, anonymous, _ in samples) / GIB,
         "predicted": predicted.as_dict(),
-        "samples": [(round(s, 1), round(a / GIB, 3), round(r / GIB, 3)) for s, a, r in samples],
+        "samples": [(round(seconds, 1), round(size / GIB, 3)) for seconds, size in samples],
     }
 
 
@@ -139,7 +136,10 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", default="", help="runs whose name holds it")
     parser.add_argument("--samples", action="store_true", help="also print memory over time")
     args = parser.parse_args()
-    print("| run | measured GiB | predicted GiB | difference | parts |\n| --- | --- | --- | --- | --- |", flush=True)
+    print(
+        "| run | measured GiB | predicted GiB | difference | highest moment and parts |\n| --- | --- | --- | --- | --- |",
+        flush=True,
+    )
     models: dict[str, Path] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -148,13 +148,19 @@ def main() -> None:
                 continue
             if run.shape not in models:
                 models[run.shape] = make_shape(run.shape, folder)
-            found = run_once(run, models[run.shape], folder)
+            try:
+                found = run_once(run, models[run.shape], folder)
+            except RuntimeError as error:
+                print(error, file=sys.stderr, flush=True)
+                continue
             total = found["predicted"]["total"]
-            parts = ", ".join(f"{k} {v:.2f}" for k, v in found["predicted"].items() if v and k != "total")
+            parts = ", ".join(
+                f"{k} {v:.2f}" for k, v in found["predicted"].items() if k not in ("total", "moments") and v >= 0.005
+            )
+            moment = max(found["predicted"]["moments"], key=found["predicted"]["moments"].get)
+            difference = total / found["resident"] - 1
             print(
-                f"| {run} | {found['resident']:.2f} (anonymous {found['anonymous']:.2f}) | {total:.2f} | "
-                f"{total / found['resident'] - 1:+.0%} | {parts} |",
-                flush=True,
+                f"| {run} | {found['resident']:.2f} | {total:.2f} | {difference:+.0%} | {moment}: {parts} |", flush=True
             )
             if args.samples:
                 print(found["samples"][:: max(1, len(found["samples"]) // 60)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from gemma_trainer.families.checkpoints import CHECKPOINTS
-from gemma_trainer.plan.emulate import emulate
+from gemma_trainer.plan.emulate import emulate, smallest_card
 from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, settings_for
 from gemma_trainer.plan.memory import GIB, estimate
 from gemma_trainer.plan.size import released, size_of
@@ -128,3 +129,41 @@ def test_every_released_model_is_answered_on_every_kind_of_hardware():
                 found = fit(released(checkpoint), machine, Wishes(method=method))
                 assert found.fits or found.ways, (checkpoint.name, hardware)
                 assert found.fits == (found.estimate.total <= USABLE[machine.kind] * machine.device_gib * GIB)
+
+
+# What the pages say is what the planner does
+
+ROOT = Path(__file__).parents[1]
+
+
+def table_under(heading: str, page: str) -> list[list[str]]:
+    """Cells of the first table behind a heading, without its first two lines."""
+    lines = (ROOT / page).read_text("utf-8").split(f"## {heading}", 1)[1].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return rows[2:]
+
+
+def test_the_decision_table_of_the_skill():
+    """Of a model that fits in any way."""
+    machines = {"one NVIDIA GPU": "1xRTX4090-24G", "Apple GPU": "mps-32G", "CPU only": "cpu-32G"}
+    rows = table_under("Choose", "SKILL.md")
+    assert {row[0] for row in rows} == set(machines)
+    for machine, default, *_ in rows:
+        settings = planned("google/gemma-3-270m-it", machines[machine]).settings
+        assert default.lower().startswith(settings.mode), machine
+        named = [dtype for dtype in ("bfloat16", "float32") if dtype in default]
+        assert named in ([], [settings.dtype])
+
+
+def test_the_figures_of_the_hardware_page():
+    rows = [
+        row for row in table_under("What fits", "references/hardware.md") if row[0] in {c.name for c in CHECKPOINTS}
+    ]
+    assert len(rows) == len(CHECKPOINTS)
+    machine = emulate("1xH200-141G")
+    for name, *figures, cards in rows:
+        for mode, figure, card in zip(("qlora", "lora", "full"), figures, cards.split(", "), strict=True):
+            model = size_of(name)
+            total = estimate(model, settings_for(model, machine, Wishes(), mode)).total / GIB
+            assert float(figure) == pytest.approx(total, abs=0.51 if mode == "full" else 0.051), name
+            assert card == (smallest_card(total / USABLE["cuda"]) or ("none",))[0]

@@ -15,8 +15,8 @@ TEXTS = {"sft": 1, "dpo": 2, "rm": 2}  # token sequences a row
 # The sliced head computes tiles of at most so many tokens by so many words (TRL 1.16).
 TILE_TOKENS, TILE_WORDS = 4096, 32_768
 # Bytes for each cell of a tile: on CUDA the tile itself, elsewhere also the float32 copies that torch makes of it.
-TILE_COPIES = {"float32": 33, "bfloat16": 31}
-SOFT_CAP = 4  # more for each cell where logits are capped
+TILE_COPIES = {"float32": 31, "bfloat16": 31}
+SOFT_CAP = 2  # more for each cell where logits are capped
 PLAIN_LOGITS = 12  # bytes a logit without slices: float32 logits, their gradient, and a copy
 
 VERIFIED_TOKENS = 128  # as train.method has it
