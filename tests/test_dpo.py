@@ -222,7 +222,8 @@ def test_full_training_merges_a_starting_adapter(tiny, adapter, tmp_path):
 @pytest.mark.parametrize("start", ["model", "adapter", "full"])
 def test_precomputed_references_give_the_same_losses(start, tiny, adapter, tmp_path):
     plan = {
-        "learning_rate": 0.01,
+        "learning_rate": 0.03,
+        "steps": 2,
         "mode": "full" if start == "full" else "lora",
         "micro_batch_size": 4,
         "accumulation_steps": 2,
@@ -243,7 +244,7 @@ def test_accumulation_does_not_change_the_losses(tiny, adapter, tmp_path):
     runs = []
     for micro in (8, 2):
         cut = {"micro_batch_size": micro, "accumulation_steps": 8 // micro}
-        trainer, losses = build_dpo(tiny, tmp_path / str(micro), adapter=adapter, learning_rate=0.01, **cut)
+        trainer, losses = build_dpo(tiny, tmp_path / str(micro), adapter=adapter, learning_rate=0.03, steps=2, **cut)
         trainer.train()
         runs.append(losses.values)
     assert runs[0] == pytest.approx(runs[1], abs=1e-5)
@@ -319,7 +320,7 @@ def test_the_example_is_learned(tmp_path):
     )
     tiny = make_tiny(tmp_path / "tiny", texts=[m["content"] for row in train for m in row["prompt"] + row["chosen"]])
     pairs = (tiny.encode_pairs(rows) for rows in (train, held_out))
-    size = {"micro_batch_size": 16, "effective_batch_size": 16, "steps": 20, "learning_rate": 5e-3}
+    size = {"micro_batch_size": 16, "effective_batch_size": 16, "steps": 14, "learning_rate": 7e-3}
     trainer, _ = build_dpo(tiny, tmp_path, *pairs, **size)
     assert trainer.evaluate()["eval_rewards/accuracies"] == 0.5
     trainer.train()
