@@ -20,7 +20,7 @@ from pathlib import Path
 from gemma_trainer import cli
 from gemma_trainer.plan import answer
 from gemma_trainer.plan.emulate import FORMS, emulate
-from gemma_trainer.plan.fit import Wishes, budget_of, fit
+from gemma_trainer.plan.fit import Wishes, budget_of, fit, misfit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.memory import GIB, TEXTS
 from gemma_trainer.plan.packages import check_packages, install_missing, versions
@@ -71,7 +71,7 @@ def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes)
     }
     outcome.warnings += answer.doubts(model, args.max_length)
     if not found.fits:
-        outcome.errors.append(answer.misfit(found))
+        outcome.errors.append(misfit(found))
     if outcome.errors:
         outcome.exit_code = UNSUPPORTED
     else:

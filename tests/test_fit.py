@@ -9,9 +9,10 @@ import pytest
 
 from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan.emulate import emulate, smallest_card
-from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, settings_for
+from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, require_fit, settings_for
 from gemma_trainer.plan.memory import GIB, estimate
 from gemma_trainer.plan.size import released, size_of
+from gemma_trainer.rows.problems import Failure
 
 
 def planned(model: str, hardware: str, devices: int = 1, **wishes) -> Fit:
@@ -91,6 +92,15 @@ def test_a_way_does_what_it_says():
     assert shorter.fits and shorter.estimate.total / GIB == pytest.approx(way.gib)
     card = next(way for way in found.ways if way.change.startswith("one "))
     assert planned("google/gemma-4-12B-it", card.change.removeprefix("one "), length=65536).fits
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_ways():
+    model = size_of("google/gemma-4-26B-A4B-it")
+    with pytest.raises(Failure) as caught:
+        require_fit(model, emulate("RTX4090"), Wishes())
+    assert (caught.value.exit_code, caught.value.problem.code) == (5, "does-not-fit")
+    assert "--model google/gemma-4-12B-it" in caught.value.problem.fix
+    assert require_fit(model, emulate("1xH100-80G"), Wishes()).fits
 
 
 @pytest.mark.parametrize("hardware", ["1xRTX4090-24G", "T4", "cpu-64G", "mps-64G"])

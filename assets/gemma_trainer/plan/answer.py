@@ -95,13 +95,6 @@ def doubts(model: ModelSize, length: int) -> list[Problem]:
     return problems
 
 
-def misfit(found: Fit) -> Problem:
-    """Why the run that is asked for does not fit, and the cheapest way that makes it."""
-    need, have = found.estimate.total / GIB, found.budget / GIB
-    text = f"{found.model.name} in {found.settings.mode} at {found.settings.length} tokens takes {need:.1f} GiB, and a run may take {have:.1f}"
-    return Problem("does-not-fit", text, fix="; or ".join(map(str, found.ways)) or None)
-
-
 def memory_text(found: Fit) -> str:
     """The parts of the peak, largest first."""
     listed = sorted(((size / GIB, name) for name, size in found.estimate.parts.items()), reverse=True)

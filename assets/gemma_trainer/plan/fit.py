@@ -12,6 +12,7 @@ from gemma_trainer.plan.emulate import smallest_card
 from gemma_trainer.plan.hardware import Hardware
 from gemma_trainer.plan.memory import GIB, TEXTS, Estimate, Settings, estimate
 from gemma_trainer.plan.size import ModelSize, released
+from gemma_trainer.rows.problems import UNSUPPORTED, Failure, Problem
 
 # The rest is for what else runs, for memory that the allocator cannot use, and for what the estimate misses.
 USABLE = {"cuda": 0.92, "mps": 0.75, "cpu": 0.85, "tpu": 0.9}
@@ -110,6 +111,22 @@ def fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) 
         why=_reasons(model, settings, tried[0], hardware, wishes),
     )
     return found if found.fits else replace(found, ways=ways_to_fit(found, hardware, wishes))
+
+
+def require_fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) -> Fit:
+    """As `fit`, for a run that is about to start. Raises Failure (exit 5) that names the ways to fit."""
+    found = fit(model, hardware, wishes, devices)
+    if not found.fits:
+        problem = misfit(found)
+        raise Failure(UNSUPPORTED, problem.code, problem.message, fix=problem.fix)
+    return found
+
+
+def misfit(found: Fit) -> Problem:
+    """Why the run that is asked for does not fit, and the cheapest ways that make it."""
+    settings, need, have = found.settings, found.estimate.total / GIB, found.budget / GIB
+    text = f"{found.model.name} in {settings.mode} at {settings.length} tokens takes {need:.1f} GiB, and a run may take {have:.1f}"
+    return Problem("does-not-fit", text, fix="; or ".join(map(str, found.ways)) or None)
 
 
 def settings_for(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str, dtype: str | None = None) -> Settings:
