@@ -30,6 +30,11 @@ from gemma_trainer.train.arguments import add_rm_arguments
 
 def run(args) -> cli.Outcome:
     from gemma_trainer.train.rm import RewardModelling
+
+    if args.demo:
+        from gemma_trainer.train.demo_pairs import run_pair_demo
+
+        return run_pair_demo(RewardModelling(), args, sys.argv[1:])
     from gemma_trainer.train.run import run_training
 
     return run_training(RewardModelling(), args, sys.argv[1:])

@@ -213,3 +213,10 @@ def test_plan_and_margins(place):
     assert (plan["method"], plan["learning_rate"], plan["epochs"]) == ("rm", 1e-4, 1.0)
     write_rows(place / "margins.jsonl", [*rows[:9], read_rows(place / "pairs.jsonl")[10]])
     assert "margin-missing" in run("rm_train.py", *words, cwd=place).codes
+
+
+def test_the_demo_learns_to_score(tmp_path):
+    done = run("rm_train.py", "--demo", "--max-steps", "40", "--json", cwd=tmp_path)
+    assert done.code == 0, done.stdout
+    result = done.json["result"]
+    assert result["before"]["reward_accuracy"] == 0.5 and result["after"]["reward_accuracy"] >= 0.9
