@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gemma_trainer.data.reading.sources import data_hash
 from gemma_trainer.models.load import adapter_base
-from gemma_trainer.models.resolve import is_local
+from gemma_trainer.models.resolve import HUB_ID, is_local
 from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
 
 CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
@@ -44,10 +44,19 @@ def find_start(model: str | None, adapter: str | None) -> Start:
         raise Failure(
             USAGE, "usage", f"--model {model} holds an adapter itself; give one of the two, or its base model"
         )
-    base = _absolute(model if adapter and model else adapter_base(folder))
+    base = _absolute(model if adapter and model else _base_of(folder))
     folder = folder.resolve()
     files = str(folder) if (folder / "tokenizer.json").is_file() else base
     return Start(base, _describe(folder), files)
+
+
+def _base_of(folder: Path) -> str:
+    """Raises Failure (exit 2) when the model that the adapter was trained on has moved."""
+    base = adapter_base(folder)
+    if not (is_local(base) or HUB_ID.fullmatch(base)):
+        text = f"{folder} was trained on {base}, which is not there"
+        raise Failure(USAGE, "model-not-found", text, fix="Say where its base model is: --model DIR --adapter DIR.")
+    return base
 
 
 def _model(reference: str) -> Start:
