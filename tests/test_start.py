@@ -29,6 +29,7 @@ def place(tmp_path):
     write("half", "stopped", **adapter)
     write("empty", **{"adapter_config.json": json.dumps(config)})
     write("moved", **adapter | {"adapter_config.json": json.dumps({**config, "base_model_name_or_path": "/no/base"})})
+    write("broken", **adapter | {"adapter_config.json": "{"})
     write("reward", **adapter | {"adapter_config.json": json.dumps({**config, "task_type": "SEQ_CLS"})})
     return tmp_path
 
@@ -79,6 +80,8 @@ def test_the_hash_is_of_the_content(place):
         (None, "reward", "adapter-unreadable"),
         ("run", "run", "usage"),
         (None, "moved", "model-not-found"),
+        ("base", "broken", "adapter-unreadable"),
+        (None, "broken", "adapter-unreadable"),
     ],
 )
 def test_what_cannot_be_started_from_is_refused(model, adapter, code, place, monkeypatch):

@@ -73,7 +73,10 @@ def _describe(folder: Path) -> dict:
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if weights is None:
         raise Failure(USAGE, "adapter-unreadable", f"{folder} holds no {WEIGHTS[0]}")
-    config = json.loads((folder / CONFIG).read_text("utf-8"))
+    try:
+        config = {"r": None, "lora_alpha": None, **json.loads((folder / CONFIG).read_text("utf-8"))}
+    except (OSError, ValueError, TypeError):
+        raise Failure(USAGE, "adapter-unreadable", f"{folder} holds no readable {CONFIG}") from None
     if config.get("peft_type") != "LORA" or config.get("task_type") == "SEQ_CLS":
         kind = "a reward model" if config.get("task_type") == "SEQ_CLS" else config.get("peft_type")
         raise Failure(
