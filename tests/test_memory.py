@@ -72,11 +72,15 @@ def test_saved_tensors_of_gemma3(dtype, checkpointing, hidden_states):
     assert found / size / shape.hidden == pytest.approx(hidden_states, rel=rel)
 
 
+QUICK = [("gemma3", "bfloat16", "lora"), ("gemma4", "float32", "lora"), ("gemma4", "bfloat16", "full")]
+ALL = [(k, d, m) for k in ("gemma3", "gemma3n", "gemma4") for d in ("float32", "bfloat16") for m in ("lora", "full")]
+
+
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [(kind, dtype) for kind in ("gemma3", "gemma3n", "gemma4") for dtype in ("float32", "bfloat16")]
+    ("kind", "dtype", "mode"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in QUICK)],
 )
-@pytest.mark.parametrize("mode", ["lora", "full"])
-def test_saved_tensors_of_other_shapes(kind, dtype, mode, tmp_path):
+def test_saved_tensors_of_other_shapes(kind, dtype, mode):
     """The figures of the table are taken again, on a shape that none of them was fitted on."""
     counted, shape = saved_by_layer(kind, dtype, mode)
     told = kept_by_layer(shape, shape.layers[0], dtype, full=mode == "full", rank=16, length=128)
