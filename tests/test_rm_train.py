@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -145,7 +144,9 @@ def test_a_stopped_run_resumes_to_the_same_losses(step, number, place, undisturb
     assert a == b
 
 
-def test_it_starts_from_an_sft_run(place):
+@pytest.fixture(scope="module")
+def sft(place):
+    """A short LoRA run of sft_train.py."""
     rows = [{"messages": conversation(row)} for row in read_rows(place / "pairs.jsonl")[:60]]
     write_rows(place / "chats.jsonl", rows)
     words = (
@@ -160,28 +161,40 @@ def test_it_starts_from_an_sft_run(place):
         "--lora-rank",
         "4",
     )
-    assert run("sft_train.py", *words, "--json", cwd=place).code == 0
-    before = {path.name: path.read_bytes() for path in Path(place / "sft").iterdir() if path.is_file()}
+    assert run("sft_train.py", *words, "--learning-rate", "0.01", "--json", cwd=place).code == 0
+    return place / "sft"
+
+
+def test_it_starts_from_an_sft_run(place, sft):
+    before = {path.name: path.read_bytes() for path in sft.iterdir() if path.is_file()}
     done = train(place, "on-sft", "--adapter", "sft", *FAST, model=None)
     assert done.code == 0, done.stdout
     plan = done.json["result"]["plan"]
-    assert plan["lora"]["rank"] == 4 and plan["adapter"]["path"] == str(place / "sft")
+    assert plan["lora"]["rank"] == 4 and plan["adapter"]["path"] == str(sft)
     assert done.json["result"]["metrics"]["after"]["reward_accuracy"] >= 0.9
-    assert before == {path.name: path.read_bytes() for path in Path(place / "sft").iterdir() if path.is_file()}
+    assert before == {path.name: path.read_bytes() for path in sft.iterdir() if path.is_file()}
     measured, _ = evaluate(place, "on-sft", "--adapter", place / "on-sft")
     assert measured["tuned"]["reward_accuracy"] == done.json["result"]["metrics"]["after"]["reward_accuracy"]
 
 
-def test_evaluate_measures_the_implicit_rewards_of_dpo_runs(place):
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("dpo", ("--model", "gemma4")),
+        ("dpo-full", ("--model", "gemma3", "--mode", "full")),
+        ("dpo-sft", ("--adapter", "sft")),
+        ("dpo-full-sft", ("--adapter", "sft", "--mode", "full")),
+    ],
+)
+def test_evaluate_measures_the_implicit_rewards_of_dpo_runs(name, words, place, sft):
     """Against the reference that the run had: its base, or the SFT adapter that it started from."""
-    for name, words in (("dpo", ("--model", "gemma4")), ("dpo-full", ("--model", "gemma3", "--mode", "full"))):
-        fixed = ("--data", "pairs.jsonl", "--eval-data", "held_out.jsonl", "--output-dir", name, "--max-steps", "8")
-        done = run("dpo_train.py", *words, *fixed, "--learning-rate", "0.003", "--json", cwd=place)
-        assert done.code == 0, done.stdout
-        measured, lines = evaluate(place, name, "--model" if "full" in name else "--adapter", name, "--metric", "reward-accuracy")  # fmt: skip
-        after = done.json["result"]["metrics"]["after"]
-        assert measured["tuned"] == pytest.approx({key: after[key] for key in measured["tuned"]}, abs=1e-4)
-        assert measured["rewards"] == "implicit" and {"chosen_reward", "rejected_reward", "base"} <= lines[0].keys()
+    fixed = ("--data", "pairs.jsonl", "--eval-data", "held_out.jsonl", "--output-dir", name, "--max-steps", "8")
+    done = run("dpo_train.py", *words, *fixed, "--learning-rate", "0.003", "--json", cwd=place)
+    assert done.code == 0, done.stdout
+    measured, lines = evaluate(place, name, "--model" if "full" in name else "--adapter", name, "--metric", "reward-accuracy")  # fmt: skip
+    after = done.json["result"]["metrics"]["after"]
+    assert measured["tuned"] == pytest.approx({key: after[key] for key in measured["tuned"]}, abs=1e-4)
+    assert measured["rewards"] == "implicit" and {"chosen_reward", "rejected_reward", "base"} <= lines[0].keys()
 
 
 @pytest.mark.parametrize(
