@@ -133,11 +133,13 @@ def moments(model: ModelSize, settings: Settings, parts: dict[str, float]) -> di
     tied = trained_bytes(settings) * model.shape.embedding if full else 0  # its gradient as input, before it is added
     again = parts["weights"] if full and settings.device != "cuda" else 0 if full else parts["trained"]
     words = 1 if settings.method == "rm" else model.shape.vocabulary
+    # The C library keeps what small blocks took; the allocators of GPUs give it to the next tensors.
+    held = parts["activations"] if settings.device == "cpu" else 0
     logits = LOGITS_COMPARED * min(settings.length, VERIFIED_TOKENS) * words * 4
     return {
         "backward": lasting + parts["trained"] + kept + parts["activations"] + parts["head"],
         "update": lasting + parts["trained"] + parts["gradients"] + tied,
-        "verification": lasting + parts["trained"] + again + logits,
+        "verification": lasting + parts["trained"] + again + held + logits,
     }
 
 
