@@ -115,7 +115,9 @@ def run_once(run: Run, model: Path, folder: Path) -> dict:
     log = folder / "log.json"
     code, resident, samples = measure([str(word) for word in command], log)
     if code:
-        raise RuntimeError(f"{run}: exit {code}\n{log.with_suffix('.err').read_text()[-2000:]}{log.read_text()[-1000:]}")
+        raise RuntimeError(
+            f"{run}: exit {code}\n{log.with_suffix('.err').read_text()[-2000:]}{log.read_text()[-1000:]}"
+        )
     plan = json.loads(log.read_text())["result"]["plan"]
     settings = Settings(
         method=run.method, mode=run.mode, dtype=plan["dtype"], device="cpu", micro=run.micro, length=plan["data"]["longest"],
