@@ -97,10 +97,10 @@ def test_a_way_does_what_it_says():
 def test_a_run_that_does_not_fit_is_refused_with_the_ways():
     model = size_of("google/gemma-4-26B-A4B-it")
     with pytest.raises(Failure) as caught:
-        require_fit(model, emulate("RTX4090"), Wishes())
+        require_fit(fit(model, emulate("RTX4090"), Wishes()))
     assert (caught.value.exit_code, caught.value.problem.code) == (5, "does-not-fit")
     assert "--model google/gemma-4-12B-it" in caught.value.problem.fix
-    assert require_fit(model, emulate("1xH100-80G"), Wishes()).fits
+    require_fit(fit(model, emulate("1xH100-80G"), Wishes()))
 
 
 @pytest.mark.parametrize("hardware", ["1xRTX4090-24G", "T4", "cpu-64G", "mps-64G"])

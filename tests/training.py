@@ -109,6 +109,7 @@ def make_plan(model: Path, **changes) -> Plan:
         "template_origin": "packaged",
         "data": {},
         "hardware": {"gpus": []},
+        "memory": {},
         "launch": "",
     }
     return Plan(**{**values, **changes})

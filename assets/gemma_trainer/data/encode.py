@@ -71,14 +71,15 @@ class RowTokenizer:
         return self.bos_id is not None and self.backend.encode("a").ids[:1] == [self.bos_id]
 
     def _masked(self, encoding, rendered: Rendered) -> Encoded:
-        ids, mask = encoding.ids, _mask(encoding.offsets, rendered.spans)
+        ids, mask = encoding.ids, mask_of(encoding.offsets, rendered.spans)
         if self.bos_id is None:
             return Encoded(ids, mask)
         count = next((at for at, token in enumerate(ids) if token != self.bos_id), len(ids))
         return Encoded([self.bos_id, *ids[count:]], [0, *mask[count:]])
 
 
-def _mask(offsets: list[tuple[int, int]], spans) -> list[int]:
+def mask_of(offsets: list[tuple[int, int]], spans) -> list[int]:
+    """1 for each token, told by its characters, that begins in a trained span."""
     mask = [0] * len(offsets)
     spans = iter(spans)
     span = next(spans, None)

@@ -12,7 +12,8 @@ from gemma_trainer.rows.content import text_of
 
 CHARACTERS_PER_TOKEN = 4  # of English text; only to guess a length without a tokenizer
 WIDE_PER_TOKEN = 1.5  # of Chinese, Japanese and Korean
-_WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
+WIDE = r"\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"  # their characters
+_WIDE = re.compile(f"[{WIDE}]")
 
 
 @dataclass

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.guessed import GuessedTokenizer
 from gemma_trainer.data.options import DEFAULT_FAMILY
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import FAMILIES, get_family, revision
+from gemma_trainer.families.checkpoints import find_checkpoint
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.problems import USAGE, Failure
 
@@ -21,6 +23,7 @@ class Model:
     renderer: Renderer
     tokenizer: RowTokenizer | None = None
     config: dict = field(default_factory=dict)  # config.json of the model, empty when unknown
+    chats: bool = True  # it came with a chat template, or its released files do
 
     @property
     def renders_reasoning(self) -> bool | None:
@@ -51,7 +54,7 @@ class Model:
         )
 
 
-def describe_model(family: str, model: str | None) -> Model:
+def describe_model(family: str, model: str | None, network: bool = True) -> Model:
     """From --family and --model. Raises Failure when the model cannot be read or does not tell its family."""
     if model is None:
         origin = "assumed, the current generation" if family == "auto" else "asked for"
@@ -59,15 +62,32 @@ def describe_model(family: str, model: str | None) -> Model:
         return Model(chosen, origin, Renderer(chosen))
     from gemma_trainer.data.tokens import load_tokenizer
 
-    tokenizer, template, facts = load_tokenizer(model)
+    tokenizer, template, facts = load_tokenizer(model, network)
     kind = facts.config.get("model_type")
     if kind is not None and not any(kind in known.model_types for known in FAMILIES.values()):
         raise Failure(USAGE, "family-unknown", f"{model} is a `{kind}` model, not a Gemma that can be tuned here")
-    chosen = facts.family if family == "auto" else get_family(family)
+    chosen = _chosen(family, facts.family, model)
+    origin = "told by the model" if family == "auto" else "asked for"
+    return Model(chosen, origin, Renderer(chosen, template), tokenizer, facts.config, template is not None)
+
+
+def describe_released(family: str, model: str) -> Model | None:
+    """What is known of a released model whose files are not here: the current template, sizes of the catalogue, and
+    guessed lengths. None for any other model."""
+    checkpoint = find_checkpoint(model)
+    if checkpoint is None:
+        return None
+    chosen = _chosen(family, get_family(checkpoint.family), model)
+    base = model.rsplit("/", 1)[-1].lower() == (checkpoint.base or "").rsplit("/", 1)[-1].lower()
+    return Model(chosen, "told by the name", Renderer(chosen), GuessedTokenizer(), checkpoint.config, not base)
+
+
+def _chosen(family: str, told: Family | None, model: str) -> Family:
+    """Raises Failure (exit 2) when nothing tells the family, or --family is another one."""
+    chosen = told if family == "auto" else get_family(family)
     if chosen is None:
         raise Failure(USAGE, "family-unknown", f"nothing in {model} tells its Gemma family", fix="Pass --family.")
-    if facts.family and facts.family.turn_start != chosen.turn_start:
-        text = f"--family {chosen.name} does not fit {model}, which is {facts.family.title}"
+    if told and told.turn_start != chosen.turn_start:
+        text = f"--family {chosen.name} does not fit {model}, which is {told.title}"
         raise Failure(USAGE, "family-unknown", text, fix="Drop --family.")
-    origin = "told by the model" if family == "auto" else "asked for"
-    return Model(chosen, origin, Renderer(chosen, template), tokenizer, facts.config)
+    return chosen

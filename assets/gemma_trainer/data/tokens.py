@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gemma_trainer.data.encode import Encoded, RowTokenizer
 from gemma_trainer.families.catalogue import detect_family
@@ -35,11 +37,11 @@ class Facts:
     adds_bos: bool = False  # the tokenizer adds a <bos> of its own when asked for special tokens
 
 
-def load_tokenizer(model: str) -> tuple[RowTokenizer, Template | None, Facts]:
+def load_tokenizer(model: str, network: bool = True) -> tuple[RowTokenizer, Template | None, Facts]:
     """Tokenizer, chat template (None if there is none) and facts of a local folder, a .gguf file or a hub id.
 
-    A local path is tried first; the network is used only for an id of the form org/name, and not at all with
-    HF_HUB_OFFLINE=1. Folders of adapters and of training runs work like models. Raises Failure.
+    A local path is tried first; the network is used only for an id of the form org/name, and not at all without
+    `network` or with HF_HUB_OFFLINE=1. Folders of adapters and of training runs work like models. Raises Failure.
     """
     path = Path(model).expanduser()
     if path.is_file() and path.suffix == ".gguf":
@@ -47,7 +49,7 @@ def load_tokenizer(model: str) -> tuple[RowTokenizer, Template | None, Facts]:
     if path.exists():
         return _from_folder(path, model)
     if HUB_ID.fullmatch(model) and path.suffix != ".gguf":
-        return _from_folder(_download(model), model)
+        return _from_folder(_download(model, network and not _offline()), model)
     raise Failure(USAGE, "model-not-found", f"{model} is no local folder, no .gguf file and no hub id (org/name)")
 
 
@@ -107,7 +109,7 @@ def _read_json(file: Path) -> dict:
     return value if isinstance(value, dict) else {}
 
 
-def _download(model: str) -> Path:
+def _download(model: str, network: bool) -> Path:
     """The folder of the cached snapshot that holds the tokenizer files of a hub model."""
     try:
         from huggingface_hub import hf_hub_download
@@ -117,10 +119,10 @@ def _download(model: str) -> Path:
     folder = None
     for name in _HUB_FILES:
         try:
-            file = Path(hf_hub_download(model, name, local_files_only=_offline()))
+            file = Path(hf_hub_download(model, name, local_files_only=not network))
         except EntryNotFoundError as error:  # not in the model; or no network, and not in the cache
             if name == "tokenizer.json":
-                raise _hub_failure(model, isinstance(error, LocalEntryNotFoundError)) from None
+                raise _hub_failure(model, isinstance(error, LocalEntryNotFoundError), network) from None
             continue
         except Exception as error:
             raise _explained(model, error) from None
@@ -132,10 +134,10 @@ def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _hub_failure(model: str, unreachable: bool) -> Failure:
+def _hub_failure(model: str, unreachable: bool, network: bool) -> Failure:
     if unreachable:
-        why = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
-        text = f"{model} is not in the local cache and {why}"
+        why = " and HF_HUB_OFFLINE is set" if _offline() else " and the hub cannot be reached" if network else ""
+        text = f"{model} is not in the local cache{why}"
         return Failure(REMOTE_FAILED, "model-offline", text)
     return Failure(USAGE, "tokenizer-not-found", f"the hub model {model} has no tokenizer.json")
 
@@ -170,13 +172,33 @@ def _from_gguf(path: Path) -> tuple[RowTokenizer, Template | None, Facts]:
         text = f"{path} cannot be read as a GGUF file: {str(error).splitlines()[0][:200]}"
         raise Failure(USAGE, "tokenizer-unreadable", text, file=str(path)) from None
 
-    def metadata(name: str) -> str | None:
+    def metadata(name: str) -> Any:
         entry = fields.get(name)
         return entry.contents() if entry else None
 
     source = metadata("tokenizer.chat_template")
     template = Template(source) if source else None
     tokenizer = RowTokenizer(loaded.backend_tokenizer)
-    config = {"model_type": {"gemma3": "gemma3_text"}.get(kind := metadata("general.architecture") or "", kind)}
+    config = _gguf_config(metadata, tokenizer.backend.get_vocab_size())
     name = metadata("general.basename") or path.stem
     return tokenizer, template, _facts(str(path), tokenizer, template, config, f"{name} {path.stem}")
+
+
+_GGUF_KINDS = {"gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text"}
+# Keys behind the architecture's name (docs/gguf.md) of what a config.json would say.
+_GGUF_SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "context_length": "max_position_embeddings",
+}
+
+
+def _gguf_config(metadata: Callable[[str], Any], vocabulary: int) -> dict:
+    kind = metadata("general.architecture") or ""
+    sizes = {name: metadata(f"{kind}.{key}") for key, name in _GGUF_SIZES.items()}
+    config = {"model_type": _GGUF_KINDS.get(kind, kind), "vocab_size": vocabulary}
+    return config | {name: size for name, size in sizes.items() if size is not None}

@@ -96,11 +96,9 @@ def doubts(model: ModelSize, length: int) -> list[Problem]:
 
 
 def memory_text(found: Fit) -> str:
-    """The parts of the peak, largest first."""
-    listed = sorted(((size / GIB, name) for name, size in found.estimate.parts.items()), reverse=True)
-    each = ", ".join(f"{name} {gib:.1f}" for gib, name in listed if gib >= 0.05)
+    """What the run takes, and of how many tokens."""
     rows = f"{found.settings.micro} x {found.settings.length} tokens a pass"
-    return f"{found.estimate.total / GIB:.1f} GiB at the peak with {rows}: {each}"
+    return f"{planning.memory_line(found.memory())}; {rows}"
 
 
 def table_text(lines: list[dict]) -> str:

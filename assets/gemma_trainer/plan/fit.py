@@ -12,11 +12,12 @@ from gemma_trainer.plan.emulate import smallest_card
 from gemma_trainer.plan.hardware import Hardware
 from gemma_trainer.plan.memory import GIB, TEXTS, Estimate, Settings, estimate
 from gemma_trainer.plan.size import ModelSize, released
-from gemma_trainer.rows.problems import UNSUPPORTED, Failure, Problem
+from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure, Problem
 
 # The rest is for what else runs, for memory that the allocator cannot use, and for what the estimate misses.
 USABLE = {"cuda": 0.92, "mps": 0.75, "cpu": 0.85, "tpu": 0.9}
-MODES = {"cuda": ("qlora", "lora"), "mps": ("lora",), "cpu": ("lora", "qlora"), "tpu": ("lora",)}
+MICRO_TOKENS = {"cuda": 8192, "mps": 4096, "cpu": 2048, "tpu": 8192}  # in a pass; more makes steps no faster
+KEPT = GIB  # of activations on a CPU, below which it is faster to keep them than to compute them twice
 MAIN_MEMORY = (16, 32, 64, 128, 256, 512, 1024)  # GiB
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
@@ -33,6 +34,7 @@ class Wishes:
     length: int = 2048
     rank: int = 16
     precomputed: bool = False
+    continues: bool = False  # trains an adapter further, whose rank and base model are given
 
 
 @dataclass(frozen=True)
@@ -67,23 +69,29 @@ class Fit:
     def fits(self) -> bool:
         return self.estimate.total <= self.budget
 
-    def as_dict(self) -> dict:
+    def memory(self) -> dict:
+        """What a plan says of a device's memory, in GiB."""
         return {
             "fits": self.fits,
             "budget_gib": round(self.budget / GIB, 2),
             "memory_gib": self.estimate.as_dict(),
+            "longest": self.longest,
+            "ways": [way.as_dict() for way in self.ways],
+        }
+
+    def as_dict(self) -> dict:
+        return {
+            **self.memory(),
             "mode": self.settings.mode,
             "dtype": self.settings.dtype,
             "micro_batch_size": self.settings.micro,
             "accumulation_steps": max(1, self.effective // self.settings.micro // self.settings.ranks),
             "effective_batch_size": self.effective,
             "max_length": self.settings.length,
-            "longest": self.longest,
             "gradient_checkpointing": self.settings.checkpointing,
             "devices": self.settings.ranks,
             "parallel": self.settings.parallel if self.settings.ranks > 1 else None,
             "why": self.why,
-            "ways": [way.as_dict() for way in self.ways],
         }
 
 
@@ -94,7 +102,8 @@ def budget_of(hardware: Hardware) -> float:
 
 def fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) -> Fit:
     """The first mode and number format that fit on `devices` devices, with the largest useful micro batch; else the
-    smallest, with ways to fit."""
+    smallest, with ways to fit. Raises Failure (exit 2) when a wished micro batch does not divide the batch."""
+    _check_batch(wishes, devices)
     budget = budget_of(hardware)
     tried = list(_candidates(model, hardware, wishes, devices))
     settings = next((each for each in tried if _total(model, each) <= budget), None) or min(
@@ -113,13 +122,18 @@ def fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) 
     return found if found.fits else replace(found, ways=ways_to_fit(found, hardware, wishes))
 
 
-def require_fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) -> Fit:
-    """As `fit`, for a run that is about to start. Raises Failure (exit 5) that names the ways to fit."""
-    found = fit(model, hardware, wishes, devices)
+def _check_batch(wishes: Wishes, devices: int) -> None:
+    if wishes.micro and wishes.effective % (wishes.micro * devices):
+        text = f"--micro-batch-size {wishes.micro} does not divide --effective-batch-size {wishes.effective}"
+        text += f" on {devices} devices" if devices > 1 else ""
+        raise Failure(USAGE, "usage", text, fix=f"Use a divisor of {wishes.effective // devices or 1}.")
+
+
+def require_fit(found: Fit) -> None:
+    """For a run that is about to start. Raises Failure (exit 5) that names the ways to fit."""
     if not found.fits:
         problem = misfit(found)
         raise Failure(UNSUPPORTED, problem.code, problem.message, fix=problem.fix)
-    return found
 
 
 def misfit(found: Fit) -> Problem:
@@ -133,9 +147,7 @@ def settings_for(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str
     """One row a pass on one device, as the TRL engine would run it."""
     dtype, _ = planning.choose_dtype(dtype or wishes.dtype, mode, hardware)
     micro = wishes.micro or 1
-    tokens = micro * TEXTS[wishes.method] * wishes.length
-    sizes = {"hidden_size": model.shape.hidden, "num_hidden_layers": len(model.shape.layers)}
-    return Settings(
+    settings = Settings(
         method=wishes.method,
         mode=mode,
         dtype=dtype,
@@ -145,9 +157,13 @@ def settings_for(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str
         length=wishes.length,
         rank=wishes.rank,
         accumulates=micro < wishes.effective,
-        checkpointing=planning.needs_checkpointing(sizes, tokens, hardware.kind),
         precomputed=wishes.precomputed,
     )
+    return replace(settings, checkpointing=hardware.kind != "cpu" or _activations(model, settings, False) > KEPT)
+
+
+def _activations(model: ModelSize, settings: Settings, checkpointing: bool) -> float:
+    return estimate(model, replace(settings, checkpointing=checkpointing)).activations
 
 
 def longest(model: ModelSize, settings: Settings, budget: float) -> int:
@@ -166,7 +182,7 @@ def _total(model: ModelSize, settings: Settings) -> float:
 
 def _candidates(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int) -> Iterator[Settings]:
     """By preference. On a CPU float32 comes first, then half of it; several devices copy the model before they split it."""
-    for mode in (wishes.mode,) if wishes.mode else MODES[hardware.kind]:
+    for mode in (wishes.mode,) if wishes.mode else planning.MODES[hardware.kind]:
         formats = (wishes.dtype,) if wishes.dtype or hardware.kind != "cpu" or mode == "full" else (None, "bfloat16")
         for dtype in formats:
             settings = settings_for(model, hardware, wishes, mode, dtype)
@@ -177,14 +193,7 @@ def _enlarged(model: ModelSize, settings: Settings, wishes: Wishes, hardware: Ha
     """With the largest micro batch that divides a device's share of the batch, fits, and still makes steps faster."""
     if wishes.micro:
         return settings
-    share = max(1, wishes.effective // settings.ranks)
-    tokens = TEXTS[wishes.method] * wishes.length
-    sizes = (
-        n
-        for n in range(share, 0, -1)
-        if share % n == 0 and (n == 1 or n * tokens <= planning.MICRO_TOKENS.get(hardware.kind, 8192))
-    )
-    for micro in sizes:
+    for micro in _sizes(settings, wishes, hardware):
         trial = settings_for(model, hardware, replace(wishes, micro=micro), settings.mode, settings.dtype)
         trial = replace(trial, ranks=settings.ranks, parallel=settings.parallel)
         if _total(model, trial) <= budget:
@@ -192,25 +201,28 @@ def _enlarged(model: ModelSize, settings: Settings, wishes: Wishes, hardware: Ha
     return settings
 
 
+def _sizes(settings: Settings, wishes: Wishes, hardware: Hardware) -> list[int]:
+    """Micro batches that are worth trying, the largest first."""
+    share = max(1, wishes.effective // settings.ranks)
+    most = MICRO_TOKENS[hardware.kind] // (TEXTS[wishes.method] * max(wishes.length, 1))
+    return [n for n in range(share, 0, -1) if share % n == 0 and n <= max(1, most)]
+
+
 def _reasons(
     model: ModelSize, settings: Settings, first: Settings, hardware: Hardware, wishes: Wishes
 ) -> dict[str, str]:
     """A line for each choice."""
-    _, mode = (
-        planning.choose_mode(wishes.mode, hardware)
-        if hardware.kind != "tpu"
-        else ("", "4-bit weights are for NVIDIA GPUs")
-    )
+    _, mode = planning.choose_mode(wishes.mode, hardware)
     _, dtype = planning.choose_dtype(wishes.dtype, settings.mode, hardware)
     if (settings.mode, settings.dtype) != (first.mode, first.dtype):
         need = f"{first.mode} in {first.dtype} would take {_total(model, first) / GIB:.1f} GiB"
         mode, dtype = (need, dtype) if settings.mode != first.mode else (mode, need)
-    batch = "asked for" if wishes.micro else f"{settings.tokens} tokens a pass"
     return {
         "mode": mode,
         "dtype": dtype,
-        "batch": batch,
-        "length": f"{wishes.length} tokens asked for; the model was made for {model.shape.context}",
+        "batch": _why_batch(model, settings, hardware, wishes),
+        "checkpointing": _why_checkpointing(model, settings),
+        "length": f"texts of at most {wishes.length} tokens; the model was made for {model.shape.context}",
         **({"parallel": _why_parallel(model, settings)} if settings.ranks > 1 else {}),
         **(
             {"experts": "4-bit mode of transformers leaves experts in 16 bits"}
@@ -218,6 +230,26 @@ def _reasons(
             else {}
         ),
     }
+
+
+def _why_batch(model: ModelSize, settings: Settings, hardware: Hardware, wishes: Wishes) -> str:
+    if wishes.micro:
+        return "asked for"
+    larger = [n for n in _sizes(settings, wishes, hardware) if n > settings.micro]
+    if settings.micro * settings.ranks == wishes.effective:
+        return f"the whole batch in one pass, of {settings.tokens} tokens"
+    if not larger:
+        return f"{settings.tokens} tokens a pass; more would be no faster"
+    trial = settings_for(model, hardware, replace(wishes, micro=larger[-1]), settings.mode, settings.dtype)
+    need = _total(model, replace(trial, ranks=settings.ranks, parallel=settings.parallel)) / GIB
+    return f"{settings.tokens} tokens a pass; {larger[-1]} rows would take {need:.1f} GiB"
+
+
+def _why_checkpointing(model: ModelSize, settings: Settings) -> str:
+    kept, again = (_activations(model, settings, each) / GIB for each in (False, True))
+    if settings.checkpointing:
+        return f"activations are computed twice: {again:.1f} GiB instead of {kept:.1f}"
+    return f"activations are kept, which is faster: {kept:.1f} GiB"
 
 
 def _why_parallel(model: ModelSize, settings: Settings) -> str:
@@ -259,7 +291,7 @@ def ways_to_fit(found: Fit, hardware: Hardware, wishes: Wishes, count: int = 3) 
                         " ".join(lever.flag for lever in chosen), "; ".join(lever.cost for lever in chosen), total / GIB
                     )
                 )
-    smaller, card = list(_smaller_models(found)), _larger_device(found)
+    smaller, card = [] if wishes.continues else list(_smaller_models(found)), _larger_device(found)
     others = [*smaller[:1], *([card] if card else []), *smaller[1:]]
     first = max(1, count - 2)
     return [*ways[:first], *others[:2], *ways[first:], *others[2:]][:count]
@@ -288,7 +320,7 @@ def _levers(now: Wishes, hardware: Hardware, longest: int) -> Iterator[_Lever]:
     for length in sorted({longest, *LENGTHS} - {0}, reverse=True):
         if length < now.length:
             yield _Lever("length", length, f"--max-length {length}", "longer rows are left out")
-    if now.mode != "full" and now.rank > 8:
+    if now.mode != "full" and now.rank > 8 and not now.continues:
         yield _Lever("rank", 8, "--lora-rank 8", "less is learned")
 
 

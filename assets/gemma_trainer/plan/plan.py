@@ -6,10 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 
 from gemma_trainer.plan.hardware import Hardware
-from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
+from gemma_trainer.rows.problems import UNSUPPORTED, Failure
 
-# Tokens per micro-batch, padding included, that a small card or a laptop holds next to a 262k vocabulary.
-MICRO_TOKENS = {"cuda": 8192, "mps": 4096, "cpu": 2048}
+MODES = {"cuda": ("qlora", "lora"), "mps": ("lora",), "cpu": ("lora", "qlora"), "tpu": ("lora",)}  # by preference
 WARMUP = 0.05  # share of the steps
 CHECKPOINTS = 10  # per run
 
@@ -47,6 +46,7 @@ class Plan:
     template_origin: str
     data: dict
     hardware: dict
+    memory: dict  # of the device: what is predicted and whether it fits, see plan/fit.py
     launch: str
 
     def as_dict(self) -> dict:
@@ -59,6 +59,7 @@ class Plan:
             *([("adapter", self.adapter["path"])] if self.adapter else []),
             ("machine", str(self.hardware["summary"])),
             ("engine", f"{self.backend}, {self.mode}{lora}, {self.dtype} on {self.device}"),
+            ("memory", f"{memory_line(self.memory)}; a run may take {self.memory['budget_gib']:.1f}"),
             ("data", _data_line(self.data)),
             (
                 "batch",
@@ -77,6 +78,15 @@ class Plan:
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def memory_line(memory: dict) -> str:
+    """The peak and its parts, largest first."""
+    gib = memory["memory_gib"]
+    moment = max(gib["moments"], key=gib["moments"].get)
+    parts = sorted(((size, name) for name, size in gib.items() if name not in ("moments", "total")), reverse=True)
+    each = ", ".join(f"{name} {size:.1f}" for size, name in parts if size >= 0.05)
+    return f"{gib['total']:.1f} GiB at the peak ({moment}): {each}"
 
 
 def _data_line(data: dict) -> str:
@@ -106,12 +116,12 @@ def choose_backend(wish: str, hardware: Hardware) -> tuple[str, str]:
 
 
 def choose_mode(wish: str | None, hardware: Hardware) -> tuple[str, str]:
-    """(mode, why): "qlora", "lora" or "full"."""
+    """(mode, why): "qlora", "lora" or "full". What does not fit in it is tried in the others of MODES."""
     if wish:
         return wish, "asked for"
     if hardware.kind == "cuda":
-        return "qlora", "4-bit weights leave the most memory for length and batch"
-    return "lora", "4-bit saves time only on NVIDIA GPUs"
+        return MODES["cuda"][0], "4-bit weights leave the most memory for length and batch"
+    return MODES[hardware.kind][0], "4-bit saves time only on NVIDIA GPUs"
 
 
 def choose_dtype(wish: str | None, mode: str, hardware: Hardware) -> tuple[str, str]:
@@ -134,40 +144,8 @@ def choose_dtype(wish: str | None, mode: str, hardware: Hardware) -> tuple[str, 
     return "float32", "this GPU has no bfloat16, and Gemma overflows in float16"
 
 
-def batch(effective: int, micro: int | None, longest: int, device: str) -> tuple[int, int, str]:
-    """(micro batch, accumulation steps, why) with micro x accumulation = effective. `longest` is in tokens.
-
-    Raises Failure (exit 2) when a wished micro batch does not divide the effective one.
-    """
-    if micro:
-        if effective % micro:
-            raise Failure(
-                USAGE,
-                "usage",
-                f"--micro-batch-size {micro} does not divide --effective-batch-size {effective}",
-                fix=f"Use a divisor of {effective}.",
-            )
-        return micro, effective // micro, "asked for"
-    budget = MICRO_TOKENS[device]
-    fitting = [n for n in range(1, effective + 1) if effective % n == 0 and n * max(longest, 1) <= budget]
-    micro = max(fitting, default=1)
-    return micro, effective // micro, f"{micro} x {longest} tokens stay within {budget}"
-
-
 def count_steps(rows: int, micro: int, accumulation: int, epochs: float, max_steps: int | None) -> int:
     """Optimizer steps; the last batch of an epoch may be smaller."""
     if max_steps:
         return max_steps
     return max(1, math.ceil(epochs * math.ceil(math.ceil(rows / micro) / accumulation)))
-
-
-def needs_checkpointing(config: dict, tokens: int, device: str) -> bool:
-    """Whether activations are recomputed in the backward pass instead of kept.
-
-    Kept activations take about 25 float32 values per hidden unit, layer and token; below 1 GiB it is faster to keep them.
-    """
-    text = config.get("text_config") or config
-    hidden, layers = text.get("hidden_size"), text.get("num_hidden_layers")
-    if device != "cpu" or not hidden or not layers:
-        return True
-    return tokens * hidden * layers * 25 * 4 > 2**30

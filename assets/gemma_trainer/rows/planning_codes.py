@@ -25,6 +25,11 @@ PLANNING: Entries = {
         "--max-length is more than the model was made for.",
         "Give at most the model's context.",
     ),
+    "tokens-guessed": (
+        WARNING,
+        "The model's tokenizer is not here, so a plan guesses from the text how many tokens its rows have.",
+        "Download the model, or give a folder with its files, for exact figures. A run reads the real tokenizer.",
+    ),
     "size-partly-known": (
         WARNING,
         "Part of the model's size is not known, so more memory may be taken than is predicted.",

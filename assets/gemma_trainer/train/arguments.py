@@ -6,6 +6,7 @@ import argparse
 
 from gemma_trainer.cli import fraction, positive, seed
 from gemma_trainer.families.catalogue import family_names
+from gemma_trainer.plan.emulate import FORMS
 
 
 def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +101,7 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
         "--report-to", choices=["none", "tensorboard", "trackio", "wandb"], default="none", help="default none"
     )
     run.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-    run.add_argument("--plan", action="store_true", help="print what would be done and stop")
+    run.add_argument("--plan", action="store_true", help="print what would be done, and whether it fits, and stop")
+    run.add_argument("--emulate", metavar="HARDWARE", help=f"with --plan, for other hardware: {FORMS}")
     run.add_argument("--demo", action="store_true", help="train a tiny Gemma on a CPU in about two minutes, offline")
     return how

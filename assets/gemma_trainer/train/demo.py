@@ -21,6 +21,7 @@ from gemma_trainer.train.card import loading_code, write_card
 from gemma_trainer.train.method import ASSETS
 from gemma_trainer.train.run import require_training_packages, run_training
 from gemma_trainer.train.run_dir import RunDirectory, write_json
+from gemma_trainer.train.setup import machine
 from gemma_trainer.train.sft import SupervisedTuning
 
 EXAMPLE = ASSETS / "examples" / "text_to_sql"
@@ -49,6 +50,7 @@ def run_demo(args: Namespace, argv: list[str]) -> Outcome:
     training; `result.unseen_tables` the same on tables that were not.
     """
     require_training_packages("full")
+    machine(args)
     share_cores()
     quiet_libraries()
     output = Path(args.output_dir or free_name("demo"))

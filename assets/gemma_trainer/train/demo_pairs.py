@@ -17,6 +17,7 @@ from gemma_trainer.train import demo
 from gemma_trainer.train.method import ASSETS, Method
 from gemma_trainer.train.pairs import SIDES
 from gemma_trainer.train.run import require_training_packages, run_training
+from gemma_trainer.train.setup import machine
 from gemma_trainer.train.sft import SupervisedTuning
 
 EXAMPLE = ASSETS / "examples" / "preferences"
@@ -32,6 +33,7 @@ def run_pair_demo(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     `result.before` and `result.after` hold the measures of the method on held-out pairs.
     """
     require_training_packages("lora")
+    machine(args)
     share_cores()
     quiet_libraries()
     output = Path(args.output_dir or demo.free_name(f"demo-{method.name}"))

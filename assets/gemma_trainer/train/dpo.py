@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemma_trainer.cli import command
 from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.model import Model
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.plan.plan import Plan
@@ -75,9 +76,9 @@ class PreferenceTuning(Method):
     def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
         return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
 
-    def advice(self, args: Namespace, start: Start, renderer: Renderer, train: PairSet) -> list[Problem]:
+    def advice(self, args: Namespace, start: Start, described: Model, train: PairSet) -> list[Problem]:
         problems = []
-        if not start.tuned and (renderer.template is None or start.model.lower().endswith(("-pt", "-base"))):
+        if not start.tuned and (not described.chats or start.model.lower().endswith(("-pt", "-base"))):
             text = f"{start.model} is a base model that was never tuned to answer, and it is also the reference"
             problems.append(Problem("start-untuned", text))
         if args.beta < SMALL_BETA and args.loss_type != "ipo":

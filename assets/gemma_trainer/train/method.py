@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.model import Model
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.plan.plan import Plan
@@ -43,7 +44,7 @@ class Method:
         """Rows as ids and masks; overlong ones as --overlong says. Raises Failure (exit 3)."""
         raise NotImplementedError
 
-    def advice(self, args: Namespace, start: Start, renderer: Renderer, train: EncodedSet) -> list[Problem]:
+    def advice(self, args: Namespace, start: Start, described: Model, train: EncodedSet) -> list[Problem]:
         """Warnings about settings and data of this method, before anything is loaded."""
         return []
 

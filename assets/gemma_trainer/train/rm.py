@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemma_trainer.cli import command
 from gemma_trainer.data.encode import RowTokenizer
+from gemma_trainer.data.model import Model
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS
@@ -34,7 +35,7 @@ class RewardModelling(Method):
     def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
         return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
 
-    def advice(self, args: Namespace, start: Start, renderer: Renderer, train: PairSet) -> list[Problem]:
+    def advice(self, args: Namespace, start: Start, described: Model, train: PairSet) -> list[Problem]:
         return train.length_warnings()
 
     def load_model(self, plan: Plan, source: str, trust_remote_code: bool):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -11,9 +12,10 @@ from pathlib import Path
 
 from gemma_trainer.cli import Outcome, command, log
 from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.plan.fit import misfit, require_fit
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, versions
-from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, missing
+from gemma_trainer.rows.problems import INTERNAL, STOPPED, UNSUPPORTED, Failure, missing
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory, step_of
@@ -24,15 +26,10 @@ DISK_FULL = 2**20  # bytes left
 
 def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     """Plan, check, train, evaluate, save, reopen. Raises Failure with the exit codes of the contract."""
-    launch = command(ASSETS / method.script, *(word for word in argv if word not in ("--plan", "--json")))
-    prepared = prepare(args, method, launch)
+    prepared = prepare(args, method, command(ASSETS / method.script, *launch_words(argv)))
     if args.plan:
-        return Outcome(
-            result={"plan": prepared.plan.as_dict()},
-            warnings=prepared.warnings,
-            next=[prepared.plan.launch],
-            summary=prepared.plan.summary(),
-        )
+        return planned(prepared, args.emulate)
+    require_fit(prepared.fit)
     require_training_packages(prepared.plan.mode, args.report_to)
     run = RunDirectory(args.output_dir or Path("runs") / default_name(prepared.plan.model, method))
     checkpoint = run.open(args.resume, args.overwrite)
@@ -56,6 +53,38 @@ def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
         failure = as_failure(error, run.path)
         run.fail(failure)
         raise failure from error
+
+
+def launch_words(argv: list[str]) -> list[str]:
+    """The arguments of a plan without those that make it one."""
+    return [word for word in _without("--emulate", argv) if word not in ("--plan", "--json")]
+
+
+def _without(flag: str, words: list[str]) -> list[str]:
+    """The words without a flag and its value."""
+    values = {at + 1 for at, word in enumerate(words) if word == flag}
+    left = (word for at, word in enumerate(words) if at not in values)
+    return [word for word in left if word != flag and not word.startswith(f"{flag}=")]
+
+
+def planned(prepared: Prepared, emulated: str | None) -> Outcome:
+    """The plan, with the command that runs it; or exit 5 with plans that would fit."""
+    plan, found = prepared.plan, prepared.fit
+    outcome = Outcome({"plan": plan.as_dict()}, warnings=prepared.warnings, next=[plan.launch], summary=plan.summary())
+    if not found.fits:
+        again = ["--plan", *(["--emulate", emulated] if emulated else [])]
+        changes = [way.change.split() for way in found.ways if way.change.startswith("--")]
+        outcome.next = [shlex.join([*_changed(plan.launch, change), *again]) for change in changes]
+        outcome.errors, outcome.exit_code = [misfit(found)], UNSUPPORTED
+    return outcome
+
+
+def _changed(launch: str, change: list[str]) -> list[str]:
+    """The words of a command with the flags of `change` in place of its own."""
+    words = shlex.split(launch)
+    for flag in change:
+        words = _without(flag, words) if flag.startswith("--") else words
+    return [*words, *change]
 
 
 def as_failure(error: Exception, path: Path) -> Failure:

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 
 from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.encode import RowTokenizer
-from gemma_trainer.data.model import Model, describe_model
+from gemma_trainer.data.model import Model, describe_model, describe_released
 from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.data.split import split_by_prompt
 from gemma_trainer.plan import plan as planning
-from gemma_trainer.plan.hardware import detect
+from gemma_trainer.plan.answer import doubts
+from gemma_trainer.plan.emulate import emulate
+from gemma_trainer.plan.fit import Fit, Wishes, fit
+from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.plan import Plan
-from gemma_trainer.rows.problems import USAGE, Failure, Problem
+from gemma_trainer.plan.size import size_of
+from gemma_trainer.rows.problems import REMOTE_FAILED, USAGE, Failure, Problem
 from gemma_trainer.train.method import Method
 from gemma_trainer.train.rows import EncodedSet, check_trained
 from gemma_trainer.train.start import Start, find_start
@@ -24,9 +28,11 @@ RANK = 16
 
 @dataclass
 class Prepared:
-    """What a training script needs: the plan, the rows of both sides, and what renders and encodes more of them."""
+    """What a training script needs: the plan and whether it fits, the rows of both sides, and what renders and encodes
+    more of them."""
 
     plan: Plan
+    fit: Fit
     renderer: Renderer
     tokenizer: RowTokenizer
     train: EncodedSet
@@ -42,24 +48,15 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     for flag, given in (("model", args.model or adapter), ("data", args.data)):
         if not given:
             raise Failure(USAGE, "usage", f"--{flag} is needed", fix=f"python assets/{method.script} --help")
-    hardware = detect()
-    mode, why_mode = planning.choose_mode(args.mode, hardware)
-    dtype, why_dtype = planning.choose_dtype(args.dtype, mode, hardware)
+    hardware = machine(args)
     backend, why_backend = planning.choose_backend(args.backend, hardware)
 
     start = find_start(args.model, adapter)
-    described = describe_model(args.family, start.files)
+    described, warnings = _describe(args, start.files)
     family, renderer, tokenizer = described.family, described.renderer, described.tokenizer
-    config = described.config or describe_model(args.family, start.model).config  # an adapter folder has none
-    plain, warnings = _plain_template(renderer)
-    if mode == "qlora" and hardware.kind == "mps":
-        warnings.append(
-            Problem("mode-unverified", "QLoRA on an Apple GPU has not been run here", fix="Pass --mode lora.")
-        )
-    if mode != "full" and (config.get("text_config") or config).get("num_experts"):
-        warnings.append(Problem("experts-untrained", "the experts of this model get no adapters, its other layers do"))
-    if len(hardware.gpus) > 1:
-        warnings.append(Problem("gpus-unused", f"1 of {len(hardware.gpus)} GPUs is used"))
+    config = described.config or _describe(args, start.model)[0].config  # an adapter folder has none
+    model = size_of(start.model, config)
+    plain = _plain_template(described, warnings)
 
     sides = _load(args, method.name, described)
     train = method.encode(sides.train, renderer, tokenizer, args)
@@ -69,9 +66,22 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         warnings.append(Problem("no-held-out-row", "there are no held-out rows"))
 
     longest = max(train.longest, held_out.longest)
-    micro, accumulation, why_batch = planning.batch(
-        args.effective_batch_size, args.micro_batch_size, method.texts * longest, hardware.kind
+    lora = None if args.mode == "full" else _lora(args, start)
+    wishes = Wishes(
+        method=method.name,
+        mode=args.mode,
+        dtype=args.dtype,
+        micro=args.micro_batch_size,
+        effective=args.effective_batch_size,
+        length=longest,
+        rank=lora["rank"] if lora else RANK,
+        precomputed=getattr(args, "precompute_ref", False),
+        continues=start.adapter is not None,
     )
+    found = fit(model, hardware, wishes)
+    settings = found.settings
+    mode, micro, accumulation = settings.mode, settings.micro, args.effective_batch_size // settings.micro
+    warnings += [*_about_mode(mode, hardware, model.shape.experts), *doubts(model, longest)]
     steps = planning.count_steps(len(train.rows), micro, accumulation, args.epochs, args.max_steps)
     per_epoch = planning.count_steps(len(train.rows), micro, accumulation, 1.0, None)
     plan = Plan(
@@ -82,9 +92,9 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         backend=backend,
         mode=mode,
         device=hardware.kind,
-        dtype=dtype,
-        why={"backend": why_backend, "mode": why_mode, "dtype": why_dtype, "batch": why_batch},
-        lora=None if mode == "full" else _lora(args, start),
+        dtype=settings.dtype,
+        why={"backend": why_backend, **found.why},
+        lora=lora,
         learning_rate=args.learning_rate or method.learning_rate[mode],
         epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,
         effective_batch_size=args.effective_batch_size,
@@ -93,8 +103,8 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         steps=steps,
         warmup_steps=int(planning.WARMUP * steps),
         save_steps=args.save_steps or max(1, steps // planning.CHECKPOINTS),
-        gradient_checkpointing=planning.needs_checkpointing(config, micro * method.texts * longest, hardware.kind),
-        autocast=dtype == "bfloat16" or (hardware.kind == "cuda" and hardware.bfloat16),
+        gradient_checkpointing=settings.checkpointing,
+        autocast=settings.autocast,
         max_length=args.max_length,
         overlong=args.overlong,
         loss_on=getattr(args, "loss_on", "last"),
@@ -104,10 +114,32 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         template_origin=renderer.origin,
         data=_data_facts(train, held_out, sides.data_hash),
         hardware=hardware.as_dict(),
+        memory=found.memory(),
         launch=launch,
     )
-    warnings += [*sides.warnings, *train.warnings, *held_out.warnings, *method.advice(args, start, renderer, train)]
-    return Prepared(plan, renderer, tokenizer, train, held_out, plain, start.files, warnings)
+    warnings += [*sides.warnings, *train.warnings, *held_out.warnings, *method.advice(args, start, described, train)]
+    return Prepared(plan, found, renderer, tokenizer, train, held_out, plain, start.files, warnings)
+
+
+def machine(args: Namespace) -> Hardware:
+    """The hardware that is here, or the emulated one of a plan. Raises Failure (exit 2) for a run on the latter."""
+    if args.emulate and not args.plan:
+        text = "--emulate is for hardware that is not here, where nothing can be trained"
+        raise Failure(USAGE, "usage", text, fix="Add --plan, or drop --emulate.")
+    return emulate(args.emulate) if args.emulate else detect()
+
+
+def _describe(args: Namespace, reference: str) -> tuple[Model, list[Problem]]:
+    """The model's own files. A plan does without those of a released one, and then says so; with --emulate it looks for
+    them in the local cache alone."""
+    try:
+        return describe_model(args.family, reference, network=not args.emulate), []
+    except Failure as failure:
+        released = args.plan and failure.exit_code == REMOTE_FAILED and describe_released(args.family, reference)
+        if not released:
+            raise
+        text = f"{failure.problem.message}; the plan goes by the catalogue, and tokens are guessed"
+        return released, [Problem("tokens-guessed", text)]
 
 
 def _lora(args: Namespace, start: Start) -> dict:
@@ -121,12 +153,27 @@ def _lora(args: Namespace, start: Start) -> dict:
     return {"rank": start.adapter["rank"], "alpha": start.adapter["alpha"], "dropout": 0.0}
 
 
-def _plain_template(renderer: Renderer) -> tuple[str | None, list[Problem]]:
+def _plain_template(described: Model, warnings: list[Problem]) -> str | None:
     """Base models come without a chat template: the family renders, and its plain template is saved with the result."""
-    if renderer.template is not None:
-        return None, []
-    text = f"the model has no chat template; the plain one of {renderer.family.title} is used and saved"
-    return renderer.family.plain_template, [Problem("template-missing", text)]
+    if described.chats:
+        return None
+    text = f"the model has no chat template; the plain one of {described.family.title} is used and saved"
+    warnings.append(Problem("template-missing", text))
+    return described.family.plain_template
+
+
+def _about_mode(mode: str, hardware: Hardware, experts: int) -> list[Problem]:
+    """Warnings about what is trained on this hardware."""
+    problems = []
+    if mode == "qlora" and hardware.kind == "mps":
+        text = "QLoRA on an Apple GPU has not been run here"
+        problems.append(Problem("mode-unverified", text, fix="Pass --mode lora."))
+    if mode != "full" and experts:
+        text = "the experts of this model get no adapters, its other layers do"
+        problems.append(Problem("experts-untrained", text))
+    if hardware.devices > 1:
+        problems.append(Problem("gpus-unused", f"1 of {hardware.devices} GPUs is used"))
+    return problems
 
 
 @dataclass
