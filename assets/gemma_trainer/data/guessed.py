@@ -9,9 +9,13 @@ from gemma_trainer.data.encode import Encoded, RowTokenizer, mask_of
 from gemma_trainer.data.lengths import WIDE
 from gemma_trainer.data.render import Rendered
 
-# Marks, runs of line ends, digits one by one, words of up to seven letters, signs, spaces. tests/test_guessed.py compares
-# with real tokenizers.
-_PIECE = re.compile(rf"<\|?[a-z_]+\|?>|\n+|\d| ?[{WIDE}]{{1,2}}| ?[^\W\d_{WIDE}]{{1,7}}| ?(?:[^\w\s]{{1,2}}|_)| +|\s")
+# Marks, line ends, digits one by one, words of Latin letters, signs; Chinese characters one by one; of other scripts a few at
+# a time. tests/test_guessed.py compares with the real tokenizer.
+_LATIN = r"A-Za-z\u00c0-\u024f"
+_PIECE = re.compile(
+    rf"<\|?[a-z_]+\|?>|\n+|\d| ?[{_LATIN}]{{1,7}}| ?[!-/:-@\[-`{{-~]{{1,2}}| +|\s|[\u4e00-\u9fff]|[{WIDE}]{{1,2}}"
+    rf"| ?[^\x00-\x7f\s{_LATIN}{WIDE}]{{1,6}}|."
+)
 
 
 class GuessedTokenizer(RowTokenizer):
