@@ -179,7 +179,7 @@ def _from_gguf(path: Path) -> tuple[RowTokenizer, Template | None, Facts]:
     source = metadata("tokenizer.chat_template")
     template = Template(source) if source else None
     tokenizer = RowTokenizer(loaded.backend_tokenizer)
-    config = _gguf_config(metadata, tokenizer.backend.get_vocab_size())
+    config = gguf_config(metadata, tokenizer.backend.get_vocab_size())
     name = metadata("general.basename") or path.stem
     return tokenizer, template, _facts(str(path), tokenizer, template, config, f"{name} {path.stem}")
 
@@ -197,7 +197,8 @@ _GGUF_SIZES = {
 }
 
 
-def _gguf_config(metadata: Callable[[str], Any], vocabulary: int) -> dict:
+def gguf_config(metadata: Callable[[str], Any], vocabulary: int) -> dict:
+    """What config.json would say, from the metadata of a GGUF file."""
     kind = metadata("general.architecture") or ""
     sizes = {name: metadata(f"{kind}.{key}") for key, name in _GGUF_SIZES.items()}
     config = {"model_type": _GGUF_KINDS.get(kind, kind), "vocab_size": vocabulary}
