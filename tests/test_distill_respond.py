@@ -218,7 +218,7 @@ def test_several_answers_a_prompt(tmp_path):
 
 
 def test_requests_that_fail_for_good_are_told_and_asked_again_on_request(tmp_path):
-    prompts = write_prompts(tmp_path, 5)
+    prompts = write_prompts(tmp_path, 40)
     broken = True
 
     def answer(body: dict):
@@ -227,15 +227,16 @@ def test_requests_that_fail_for_good_are_told_and_asked_again_on_request(tmp_pat
 
     with serving(answer=answer) as teacher:
         done = respond(prompts, teacher.base_url)
-        assert done.code == 0 and "requests-failed" in done.codes and done.json["result"]["rows"] == 4
+        assert done.code == 0 and "some-requests-failed" in done.codes and done.json["result"]["rows"] == 39
+        assert "no such country" in str(done.json["warnings"])
         failed = read_lines(tmp_path / "train.failed.jsonl")
         assert len(failed) == 1 and "no such country" in failed[0]["reason"]
         assert "--retry-failed" in done.json["next"][0]
         respond(prompts, teacher.base_url)
-        assert teacher.counts["requests"] == 5
+        assert teacher.counts["requests"] == 40
         broken = False
         again = respond(prompts, teacher.base_url, "--retry-failed")
-        assert teacher.counts["requests"] == 6 and again.json["result"]["rows"] == 5
+        assert teacher.counts["requests"] == 41 and again.json["result"]["rows"] == 40
         assert asked(read_lines(tmp_path / "train.jsonl"))[3] == "What is the capital of country 3?"
     assert not (tmp_path / "train.failed.jsonl").exists()
 

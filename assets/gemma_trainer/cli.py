@@ -10,9 +10,12 @@ import io
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import sys
+import textwrap
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +23,7 @@ from pathlib import Path
 
 from gemma_trainer.rows.problems import INTERNAL, NO_SPACE, OK, STOPPED, USAGE, Failure, Problem, missing
 
-__all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive", "seed"]
+__all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive", "seed", "signals"]
 
 EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   3 data invalid   4 dependency missing
@@ -82,6 +85,43 @@ def command(script: str | Path, *words: object) -> str:
     return shlex.join(["python", path, *(str(word) for word in words)])
 
 
+SAME = 1.0  # seconds within which a second signal is the first one: a group and its parent may both send it
+
+
+class Signals:
+    """Ctrl-C and SIGTERM while a command works: KeyboardInterrupt, or a call of `instead`, once, where that is set.
+
+    After `deaf` the result is printed whole.
+    """
+
+    def __init__(self) -> None:
+        self.instead: Callable[[], object] | None = None
+        self.deaf = False
+        self._heard = -math.inf
+
+    def __enter__(self) -> Signals:
+        self.__init__()
+        self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exc) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number, frame) -> None:
+        now = time.monotonic()
+        if self.deaf or now - self._heard < SAME:
+            return
+        self._heard = now
+        instead, self.instead = self.instead, None
+        if instead is None:
+            raise KeyboardInterrupt
+        instead()
+
+
+signals = Signals()  # of the process
+
+
 def main(
     name: str,
     description: str,
@@ -95,24 +135,33 @@ def main(
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no UTF-8 gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")
     # What is known even if parsing fails: an agent that asked for JSON gets JSON.
-    as_json, debug = "--json" in argv, "--debug" in argv
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: schedulers send this one
+    with signals:
+        outcome = _outcome(name, description, add_arguments, run, argv)
+        signals.deaf = True
+        return _print(name, outcome, "--json" in argv)
+
+
+def _outcome(name: str, description: str, add_arguments: Callable, run: Callable, argv: list[str]) -> Outcome:
+    """What the command gives; every way to fail is an outcome too."""
+    debug = "--debug" in argv
     try:
         parser = _Parser(
             prog=name, description=description, epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         add_arguments(parser)
+        for action, leaf in _actions(parser).items():
+            _help_alone(leaf, action, description)
         for leaf in _leaves(parser):
             _add_common(leaf)
         args = _parse(parser, argv)
         with contextlib.redirect_stdout(sys.stderr):  # libraries print there, and stdout is the result
-            outcome = run(args)
+            return run(args)
     except Failure as failure:
         if debug and failure.__cause__:
             traceback.print_exc()
-        outcome = Outcome(errors=[failure.problem, *failure.details], exit_code=failure.exit_code)
+        return Outcome(errors=[failure.problem, *failure.details], exit_code=failure.exit_code)
     except KeyboardInterrupt:
-        outcome = Outcome(
+        return Outcome(
             errors=[Problem("interrupted", "Stopped by a signal.", fix="Run the same command again.")],
             exit_code=STOPPED,
         )
@@ -125,9 +174,11 @@ def main(
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             code, exit_code = "disk-full", STOPPED
             text = f"{error.filename or 'the disk of temporary files or of the output'}: {error.strerror}"
-        outcome = Outcome(errors=[Problem(code, text)], exit_code=exit_code)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        return Outcome(errors=[Problem(code, text)], exit_code=exit_code)
+
+
+def _print(name: str, outcome: Outcome, as_json: bool) -> int:
+    """The exit code."""
     try:
         _emit(name, outcome, as_json)
     except BrokenPipeError:  # the reader, `head` say, has seen enough
@@ -177,6 +228,17 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE.yaml", help="flags from a YAML file; the command line wins")
     group.add_argument("--json", action="store_true", help="one JSON object on stdout, all else on stderr")
     group.add_argument("--debug", action="store_true", help="print the traceback of an internal error")
+
+
+def _help_alone(parser: argparse.ArgumentParser, action: str, description: str) -> None:
+    """A --help of a sub-command without an end of its own gets that of the script: its examples, and exit codes."""
+    if parser.epilog:
+        return
+    _, _, examples = description.partition("examples:\n")
+    own = [one.rstrip() for one in re.split(r"\n(?=  \S)", examples) if f".py {action} " in one]
+    parser.epilog = "\n".join([*(["examples:", *own, ""] if own else []), EXIT_CODES])
+    parser.description = "\n".join(textwrap.fill(line, 100) for line in (parser.description or "").splitlines())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 def _leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:

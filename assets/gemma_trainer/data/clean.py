@@ -36,6 +36,7 @@ def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row
                     *map(str, files),
                     "--family",
                     model.family.name,
+                    *(["--task", task] if task != "sft" else []),
                     "--out",
                     "clean.jsonl",
                     "--rejects",

@@ -10,7 +10,11 @@ CHARACTERS = 4  # a token, where a server does not count
 
 
 class BudgetSpent(Exception):
-    """No request may be sent any more; the message says which budget is spent."""
+    """No request may be sent any more, as `flag` with its `limit` says."""
+
+    def __init__(self, flag: str, limit: float):
+        super().__init__(f"{flag} {limit:g} is spent")
+        self.flag, self.limit = flag, limit
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Budget:
         )
         for flag, used, limit in spent:
             if limit is not None and used >= limit:
-                raise BudgetSpent(f"{flag} {limit:g} is spent")
+                raise BudgetSpent(flag, limit)
         self.in_flight += 1
 
     def release(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import random
 from argparse import Namespace
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
+from gemma_trainer.cli import log
+from gemma_trainer.distill.address import read_key
 from gemma_trainer.distill.journal import encoded, sound
 from gemma_trainer.distill.pacing import Pacer
 from gemma_trainer.distill.probe import Dialect, Listing, find_thinking
@@ -32,6 +33,10 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0  # seconds, before jitter
 LONGEST_PAUSE = 600.0  # seconds a Retry-After may ask for
 BROKEN = 5  # requests in a row that fail for good before the server counts as broken
 CONNECTING = 30.0  # seconds
+SECRET = 20  # characters; a shorter key, such as "ollama", may be a word of an answer
+NOTICED = 2.0  # seconds of a pause that people are told of
+MOST_TOKENS = 1e9  # of one answer; a larger count is none
+MAX_DEPTH = 100  # of arguments of a call
 
 
 class Transient(Exception):
@@ -44,18 +49,19 @@ class Transient(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """`timeout` is for one whole try, in seconds; `retries` come after the first try."""
+    """`timeout` is for one whole try, in seconds; `retries` come after the first try; `variable` is that of the key."""
 
     base_url: str
     key: str | None = None
+    variable: str = "OPENAI_API_KEY"
     concurrency: int = 64
     timeout: float = 600.0
     retries: int = 8
 
     @classmethod
     def of(cls, args: Namespace) -> Settings:
-        key = os.environ.get(args.api_key_env)
-        return cls(args.base_url.rstrip("/"), key, args.concurrency, args.timeout, args.retries)
+        key, variable = read_key(args.api_key_env), args.api_key_env or "--student-api-key-env"
+        return cls(args.base_url.rstrip("/"), key, variable, args.concurrency, args.timeout, args.retries)
 
 
 class RemoteTeacher:
@@ -69,6 +75,8 @@ class RemoteTeacher:
         self.jitter = jitter
         self._notes: list[str] = []
         self.retried = 0
+        self.trouble = ""  # the last one, for people
+        self._pause_told = 0.0  # until when, as the pacer's clock tells it
         self._failed_in_row = 0
         self._successes = 0
         self._thinking: dict[tuple[str, bool], asyncio.Task] = {}
@@ -108,7 +116,7 @@ class RemoteTeacher:
         except Transient as error:
             raise self._stop(str(error)) from None
         if status != 200:
-            raise self._stop(f"GET /models answers {status}")
+            raise self._stop(f"GET /models answers {status}", status)
         return Listing.of(_json(content), model)
 
     async def _thinking_found(self, model: str, wished: bool) -> None:
@@ -130,13 +138,15 @@ class RemoteTeacher:
                 reply = await self._try(request)
             except Transient as error:
                 reason, unreachable = f"{error}", error.unreachable
+                self.trouble = reason
                 if attempt < self.settings.retries:
                     self.retried += 1
+                    self._tell(error.pause)
                     longest = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt)
                     await asyncio.sleep(error.pause + self.jitter() * longest)
             else:
                 self._successes += 1
-                self._failed_in_row = 0
+                self._failed_in_row, self.trouble = 0, ""
                 return reply
         self._failed_in_row += 1
         if self._successes == successes and (unreachable or self._failed_in_row >= BROKEN):
@@ -144,15 +154,18 @@ class RemoteTeacher:
         raise RequestFailed(request.id, reason)
 
     async def _try(self, request: Request) -> Reply:
-        """One try, and another at once where the server refuses a key that can be left out."""
+        """One try, and others at once where the server refuses keys that can be left out; what then works is kept."""
+        dialect = self.dialect
         while True:
-            body = self.dialect.body(request)
+            body = dialect.body(request)
             entered = await self.pacer.enter()
             status, trouble = 0, None
             try:
                 status, headers, content = await self._send("POST", "/chat/completions", body)
                 if status == 200:
-                    return read_reply(request, content, self.pacer.clock() - entered)
+                    reply = read_reply(request, content, self.pacer.clock() - entered)
+                    self.dialect.adopt(dialect)
+                    return reply
                 complaint = _complaint(content)
                 trouble = self._trouble(status, headers, complaint)
             except Transient as error:
@@ -163,15 +176,25 @@ class RemoteTeacher:
                 self.pacer.leave(entered, status == 200 and trouble is None, pushed_back, pause)
             if trouble is not None:
                 raise trouble
-            if not self.dialect.learn(body, complaint):
+            dialect = dialect.without(body, complaint)
+            if dialect is None:
                 raise RequestFailed(request.id, f"the server answers {status}: {complaint}")
+
+    def _tell(self, pause: float) -> None:
+        """Say once that the server wants to be left alone: a run that waits looks dead."""
+        now = self.pacer.clock()
+        if pause > NOTICED and now >= self._pause_told:
+            self._pause_told = now + pause
+            log(f"the server asks to wait {pause:.0f} s")
 
     async def _send(self, method: str, path: str, body: dict | None) -> tuple[int, dict, bytes]:
         """(status, headers, content). Raises Transient where none of it arrives whole."""
         data = None if body is None else encoded(body)
         try:
             async with self._session.request(method, self.settings.base_url + path, data=data) as answer:
-                return answer.status, answer.headers, await answer.read()
+                return answer.status, answer.headers, self._without_key(await answer.read(), answer.status)
+        except aiohttp.ConnectionTimeoutError:
+            raise Transient(f"no connection within {CONNECTING:g} s", unreachable=True) from None
         except (TimeoutError, asyncio.TimeoutError):
             raise Transient(f"no answer in {self.settings.timeout:g} s (--timeout)", pushed_back=True) from None
         except aiohttp.InvalidURL:
@@ -181,17 +204,30 @@ class RemoteTeacher:
         except (aiohttp.ClientError, OSError) as error:
             raise Transient(f"the connection broke: {type(error).__name__}") from None
 
+    def _without_key(self, content: bytes, status: int) -> bytes:
+        """No text of a server carries the key into a file or a message."""
+        key = self.settings.key
+        if key and (status != 200 or len(key) >= SECRET):
+            for written in (key, key.replace("/", "\\/")):  # JSON may write a slash both ways
+                content = content.replace(written.encode(), b"[key]")
+        return content
+
     def _trouble(self, status: int, headers, complaint: str) -> Exception | None:
         """What an answer other than 200 means; None for one that refuses what this request says."""
         if status in STOPPING or "insufficient_quota" in complaint:
-            return self._stop(f"the server answers {status}: {complaint}")
+            return self._stop(f"the server answers {status}: {complaint}", status)
         if status in RETRIED or status >= 500:
             pause = retry_after(headers.get("Retry-After"))
             return Transient(f"the server answers {status}: {complaint}", status in PUSH_BACK, pause)
         return None
 
-    def _stop(self, reason: str) -> Failure:
-        return Failure(REMOTE_FAILED, "teacher-failed", f"{self.settings.base_url}: {reason}")
+    def _stop(self, reason: str, status: int = 0) -> Failure:
+        url, fix = self.settings.base_url, None
+        if status in (401, 403) and not self.settings.key:
+            fix = f"No key was sent: {self.settings.variable} is not set."
+        elif status == 404 and not urlsplit(url).path:
+            fix = f"Check the model's name; most servers want {url}/v1 as their base URL."
+        return Failure(REMOTE_FAILED, "teacher-failed", f"{url}: {reason}", fix=fix)
 
 
 def _proxy(url: str) -> str | None:
@@ -235,25 +271,27 @@ def read_reply(request: Request, content: bytes, seconds: float) -> Reply:
         finish, refusal = choice.get("finish_reason"), message.get("refusal")
         if refusal and not text:
             text, finish = _text(refusal), "content_filter"
-        usage = told.get("usage") or {}
         return Reply(
             request.id,
             text,
             thought or None,
             calls or None,
             "tool_calls" if calls and finish in (None, "stop") else finish,
-            _usage(usage),
+            _usage(told.get("usage")),
             str(told.get("model") or ""),
             round(seconds, 3),
         )
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError):
         raise Transient("the server's answer is no chat completion") from None
 
 
-def _usage(told: dict) -> Usage:
-    details = told.get("completion_tokens_details") or {}
+def _usage(told: object) -> Usage:
+    """What cannot be read counts as not told: the answer is paid for."""
+    told = told if isinstance(told, dict) else {}
+    details = told.get("completion_tokens_details")
+    details = details if isinstance(details, dict) else {}
     counts = (told.get("prompt_tokens"), told.get("completion_tokens"), details.get("reasoning_tokens"))
-    return Usage(*(int(count or 0) for count in counts))
+    return Usage(*(int(n) if isinstance(n, int | float) and 0 <= n <= MOST_TOKENS else 0 for n in counts))
 
 
 def _call(call: dict) -> dict:
@@ -263,10 +301,17 @@ def _call(call: dict) -> dict:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = sound(arguments)
+    if _is_deep(arguments, MAX_DEPTH):
+        raise ValueError("no call has such arguments")
     made = {"type": "function", "function": {"name": str(function["name"]), "arguments": arguments}}
     return {"id": call["id"], **made} if call.get("id") else made
+
+
+def _is_deep(value: object, depth: int) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth == 0 or any(_is_deep(item, depth - 1) for item in items)
 
 
 def _text(content: object) -> str:
@@ -280,7 +325,7 @@ def _json(content: bytes):
     """Raises Transient."""
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Transient("the server's answer is no JSON") from None
 
 
@@ -292,6 +337,6 @@ def _complaint(content: bytes) -> str:
         if isinstance(error, dict):
             words = (error.get("message"), error.get("code"), error.get("param"))
             error = " ".join(str(word) for word in words if word) or error
-    except ValueError:
+    except (ValueError, RecursionError):
         error = content.decode("utf-8", "replace")
     return " ".join(str(error).split())[:300]

@@ -9,19 +9,21 @@ from collections.abc import Iterable
 from gemma_trainer.data.checking.check_teacher import is_echo
 from gemma_trainer.data.model import Model
 from gemma_trainer.distill import gate
+from gemma_trainer.distill.address import check_url, origin
 from gemma_trainer.distill.criteria import Criteria, Judged
 from gemma_trainer.distill.gate import Reason
 from gemma_trainer.distill.local import local_name
 from gemma_trainer.distill.output import meta_of
 from gemma_trainer.distill.rank import Ranking
 from gemma_trainer.distill.request import Request
-from gemma_trainer.distill.respond import Prompts, sampling_of
+from gemma_trainer.distill.respond import Prompts, sampling_of, with_columns
 from gemma_trainer.distill.together import together
 from gemma_trainer.distill.work import Ask, Item, Reject, Result, Results
 from gemma_trainer.rows.content import text_of
 from gemma_trainer.rows.problems import USAGE, Failure
 
 METHODS = ("student", "reward", "judge", "verifier")  # values of --by
+SAMPLES = 4  # answers to choose from
 # A worse answer may refuse, loop or be in the wrong language; what has no end or no words teaches nothing.
 _USELESS = frozenset({"cut", "empty", "blocked", "control-tokens", "invalid"})
 _WITH_MARGIN = ("reward", "verifier")  # whose scores are of one scale
@@ -32,7 +34,7 @@ class Compare:
     the teacher. Raises Failure."""
 
     def __init__(self, args: Namespace, student: Model):
-        self.by, self.samples = args.by, 1 if args.by == "student" else args.samples
+        self.by, self.samples = args.by, 1 if args.by == "student" else args.samples or SAMPLES
         self.student_args = _student(args) if args.by == "student" else None
         if self.student_args is None and self.samples < 2:
             raise Failure(USAGE, "usage", f"--by {self.by} needs --samples of at least 2")
@@ -83,7 +85,7 @@ class Compare:
             made["margin"] = ranking.margin
         meta = {"by": self.by, "chosen": meta_of(better.request, better.reply)}
         meta |= {"rejected": meta_of(worse.request, worse.reply)}
-        made["meta"] = {"id": better.reply.id, **meta}
+        made = with_columns({**made, "meta": {"id": better.reply.id, **meta}}, row)
         reasons = better.reasons + [reason for reason in worse.reasons if reason.word in _USELESS]
         if not reasons:
             reasons = _check_pair(made, self.criteria)
@@ -125,8 +127,12 @@ def _student(args: Namespace) -> Namespace:
         raise Failure(USAGE, "usage", text)
     made = copy.copy(args)
     made.base_url, made.model, made.adapter = args.student_base_url, args.student_model, args.student_adapter
-    if args.student_base_url and not args.student_name:
-        raise Failure(USAGE, "usage", "--student-base-url needs --student-name NAME")
+    if made.base_url:
+        check_url("--student-base-url", made.base_url)
+        if not args.student_name:
+            raise Failure(USAGE, "usage", "--student-base-url needs --student-name NAME")
+        is_same = bool(args.base_url) and origin(args.base_url) == origin(made.base_url)
+        made.api_key_env = args.student_api_key_env or (args.api_key_env if is_same else None)
     made.teacher = args.student_name if made.base_url else local_name(made, args.student_name)
     if made.teacher == args.teacher:
         raise Failure(USAGE, "usage", f"teacher and student are the same, {made.teacher}")

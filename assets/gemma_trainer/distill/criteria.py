@@ -101,8 +101,10 @@ def _ranker(method: str | None, args: Namespace, verifier: Verifier | None, judg
     if method == "reward":
         if not args.reward_model:
             raise Failure(USAGE, "usage", "ranking by reward needs --reward-model DIR, a run of rm_train.py")
+        from gemma_trainer.models.load import quiet_libraries
         from gemma_trainer.models.reward import load_reward_model
 
+        quiet_libraries()
         return ByReward(load_reward_model(args.reward_model))
     if method == "verifier" and verifier is None:
         raise Failure(USAGE, "usage", "ranking by verifier needs --verifier FILE.py:function")

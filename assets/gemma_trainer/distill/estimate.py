@@ -8,8 +8,11 @@ from argparse import Namespace
 from itertools import islice
 
 from gemma_trainer import cli
+from gemma_trainer.distill.again import again
 from gemma_trainer.distill.budget import CHARACTERS, Budget
+from gemma_trainer.distill.journal import read_line
 from gemma_trainer.distill.output import Files
+from gemma_trainer.distill.probe import Dialect
 from gemma_trainer.distill.request import Reply, Request
 from gemma_trainer.distill.work import Command, RequestFailed
 from gemma_trainer.rows.problems import DATA_INVALID, Failure
@@ -18,7 +21,7 @@ LOOKED_AT = 200  # items whose first requests give the mean length
 SHOWN = 2_000  # characters of a request
 
 
-def make_plan(args: Namespace, command: Command, files: Files, budget: Budget) -> cli.Outcome:
+def make_plan(args: Namespace, script: str, command: Command, files: Files, budget: Budget) -> cli.Outcome:
     """The first request, counts, tokens and cost. Reads what earlier runs left and, of a server, its list of models.
 
     Raises Failure (exit 3) when there is nothing to ask.
@@ -35,7 +38,7 @@ def make_plan(args: Namespace, command: Command, files: Files, budget: Budget) -
         "plan": True,
         "teacher": args.teacher,
         "server": args.base_url,
-        "first_request": _shown(requests[0]),
+        "first_request": _shown(args, requests[0]),
         "requests": count,
         "requests_before": len(known),
         "prompt_tokens": round(open_ * read),
@@ -45,7 +48,8 @@ def make_plan(args: Namespace, command: Command, files: Files, budget: Budget) -
         "cost_at_most": round(budget.price(open_ * read, open_ * most), 4),
         "notes": asyncio.run(_server_notes(args, read)) if args.base_url else [],
     }
-    return cli.Outcome(result, warnings=list(command.warnings), summary=_summary(result))
+    following = again(script, without="--plan")
+    return cli.Outcome(result, warnings=list(command.warnings), next=following, summary=_summary(result))
 
 
 async def _first_requests(command: Command) -> list[Request]:
@@ -71,8 +75,8 @@ def _known(files: Files) -> list[int]:
     if not files.replies.exists():
         return []
     with files.replies.open("rb") as lines:
-        told = [json.loads(line)["reply"] for line in lines if line.endswith(b"\n")]
-    return [reply["usage"]["completion_tokens"] or len(reply["content"]) // CHARACTERS for reply in told]
+        replies = [told.reply for told in map(read_line, lines) if told]
+    return [reply.usage.completion_tokens or len(reply.content) // CHARACTERS for reply in replies]
 
 
 def _tokens(request: Request) -> float:
@@ -99,9 +103,10 @@ async def _server_notes(args: Namespace, read: float) -> list[str]:
     return notes
 
 
-def _shown(request: Request) -> dict:
-    told = {"model": request.model, "messages": request.messages, "tools": request.tools, "schema": request.schema}
-    text = json.dumps({key: value for key, value in told.items() if value}, ensure_ascii=False)
+def _shown(args: Namespace, request: Request) -> dict:
+    """What would be sent to a server, or asked of a model in this process."""
+    told = Dialect().body(request) if args.base_url else request.as_dict()
+    text = json.dumps({key: value for key, value in told.items() if value is not None}, ensure_ascii=False)
     return json.loads(text) if len(text) <= SHOWN else {"model": request.model, "text": f"{text[:SHOWN]}..."}
 
 

@@ -29,6 +29,9 @@ from gemma_trainer.rows.content import fold, text_of
 _MARKS = frozenset(
     {"control-token", "special-token", "foreign-token", "thought-unclosed", "inline-thought", "think-tags"}
 )
+# Warnings that the answer's own text brings about.
+_SPOILT = frozenset({"nul-character", "replacement-character", "foreign-markup", "terminator-in-answer"})
+_MOST = 1_000_000  # characters of an answer, its thinking included
 _LEAST = 100  # characters of an answer that can be a near-duplicate; shorter ones are alike for good reason
 
 
@@ -49,6 +52,9 @@ class GateOptions:
 
 def check(reply: Reply, prompt: list[dict], tools: list[dict] | None, options: GateOptions) -> list[Reason]:
     """Why the answer to `prompt` (messages) is refused; empty for a good one. Depends on nothing but its arguments."""
+    size = len(reply.content) + len(reply.reasoning_content or "")
+    if size > _MOST:  # the checks are for what somebody could read
+        return [Reason("too-long", f"{size:,} characters")]
     reasons = _check_calls(reply, tools) if reply.tool_calls else _check_text(reply, prompt, options)
     if reply.reasoning_content and is_loop(reply.reasoning_content):
         reasons.append(Reason("loop", "the thinking repeats itself"))
@@ -95,7 +101,7 @@ def check_row(row: dict, family: Family, task: str = "sft", from_message: int = 
             continue
         if note.code in _MARKS:
             reasons.append(Reason("control-tokens", note.message))
-        elif CODES[note.code].severity == "error" or data is None:
+        elif note.code in _SPOILT or CODES[note.code].severity == "error" or data is None:
             reasons.append(Reason("invalid", f"{note.code}: {note.message}"))
     return reasons
 

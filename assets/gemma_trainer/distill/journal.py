@@ -6,16 +6,16 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from gemma_trainer.data.output import replacing
 from gemma_trainer.distill.request import Reply, Request, Usage
-from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure
+from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure, Problem
 
 SYNC = 5.0  # seconds after which the disk is made to keep what was written
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one for each call
-_KEY = slice(7, 39)  # of the line {"id":"<32 hex digits>",...
 
 
 class Lines:
@@ -79,34 +79,55 @@ class Lines:
 
 
 class Journal:
-    """A memo of requests: `get` answers what was asked before. Replies stay on disk, in memory are only their places."""
+    """A memo of requests: `get` answers what was asked before. Replies stay on disk, in memory are only their places.
 
-    def __init__(self, replies: Path, failed: Path, retry_failed: bool = False):
+    `unused` are the answers of earlier runs that nobody has asked for yet; `warnings` tell of lines that are no
+    answers, which are left where they stand. `each` is called with every answer that is found: (model, reply).
+    """
+
+    def __init__(
+        self,
+        replies: Path,
+        failed: Path,
+        retry_failed: bool = False,
+        each: Callable[[str, Reply], object] = lambda model, reply: None,
+    ):
         self._replies = Lines(replies)
-        self._places = {bytes.fromhex(line[_KEY].decode()): at for at, line in self._replies}
+        self._places: dict[bytes, int] = {}
+        damaged = []
+        for number, (at, line) in enumerate(self._replies, 1):
+            if (told := read_line(line)) is None:
+                damaged.append(number)
+            elif (key := bytes.fromhex(told.id)) not in self._places:
+                self._places[key] = at
+                each(told.model, told.reply)
+        self.unused = set(self._places)
         if retry_failed and failed.exists():
             with replacing(failed, empty=True):
                 pass
         self._failed = Lines(failed)
         self.failures: dict[str, str] = {}
-        for _, line in self._failed:
-            told = json.loads(line)
-            self.failures[told["id"]] = told["reason"]
+        unread = []
+        for number, (_, line) in enumerate(self._failed, 1):
+            try:
+                told = json.loads(line)
+                self.failures[bytes.fromhex(told["id"]).hex()] = str(told["reason"])
+            except (ValueError, LookupError, TypeError, RecursionError):
+                unread.append(number)
         for known in [key for key in self.failures if bytes.fromhex(key) in self._places]:
             del self.failures[known]
+        self.warnings = [*_damage(replies, damaged), *_damage(failed, unread)]
 
     def __len__(self) -> int:
         return len(self._places)
 
     def get(self, request_id: str) -> Reply | None:
-        at = self._places.get(bytes.fromhex(request_id))
-        return None if at is None else _reply(self._replies.read(at)["reply"])
-
-    def replies(self) -> Iterator[tuple[str, Reply]]:
-        """(name of the model that was asked, its reply) of all that stands there."""
-        for _, line in self._replies:
-            told = json.loads(line)
-            yield told["request"]["model"], _reply(told["reply"])
+        key = bytes.fromhex(request_id)
+        at = self._places.get(key)
+        if at is None:
+            return None
+        self.unused.discard(key)
+        return _reply(self._replies.read(at)["reply"])
 
     def add(self, request: Request, reply: Reply) -> None:
         line = {"id": request.id, "request": request.as_dict(), "reply": reply.as_dict()}
@@ -117,10 +138,10 @@ class Journal:
         self._failed.append(encoded({"id": request.id, "reason": reason, "request": request.as_dict()}))
 
     def close(self) -> None:
-        self._replies.close()
-        self._failed.close()
-        if not self._failed.path.stat().st_size:
-            self._failed.path.unlink()
+        for lines in (self._replies, self._failed):
+            lines.close()
+            if not lines.path.stat().st_size:
+                lines.path.unlink()
 
 
 def encoded(value: object) -> bytes:
@@ -135,6 +156,36 @@ def encoded(value: object) -> bytes:
 def sound(text: str) -> str:
     """The text with U+FFFD for halves of surrogate pairs, which a teacher may write and no file can hold."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class Told(NamedTuple):
+    """A line of the journal: the id of a request, the name of the model that was asked, and its reply."""
+
+    id: str
+    model: str
+    reply: Reply
+
+
+def read_line(line: bytes) -> Told | None:
+    """None for a line that is damaged."""
+    from msgspec import ValidationError, convert
+
+    try:
+        told = json.loads(line)
+        reply = convert(told["reply"], Reply, strict=True)
+        is_sound = len(bytes.fromhex(told["id"])) == 16 and all(isinstance(c, dict) for c in reply.tool_calls or ())
+        return Told(told["id"], str(told["request"]["model"]), reply) if is_sound else None
+    except (ValueError, LookupError, TypeError, RecursionError, ValidationError):
+        return None
+
+
+def _damage(path: Path, lines: list[int]) -> list[Problem]:
+    """What is to be told of lines that cannot be read."""
+    if not lines:
+        return []
+    others = f" and {len(lines) - 1} more cannot" if len(lines) > 1 else " cannot"
+    text = f"line {lines[0]}{others} be read; what stood there is asked again"
+    return [Problem("journal-damaged", text, file=str(path), line=lines[0])]
 
 
 def _reply(told: dict) -> Reply:

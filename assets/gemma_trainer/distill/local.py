@@ -61,7 +61,7 @@ class LocalTeacher:
     The same request gives the same answer whatever else is in its batch, up to rounding.
     """
 
-    retried = 0
+    retried, trouble = 0, ""
 
     def __init__(self, args: Namespace):
         self.args = args

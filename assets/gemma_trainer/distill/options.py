@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 
-from gemma_trainer.cli import fraction, positive, seed
+from gemma_trainer.cli import fraction, seed
 from gemma_trainer.families.catalogue import family_names
 
 
@@ -38,6 +39,7 @@ COMPARE = (
 )
 
 
+MOST = 10**12  # of what a budget counts
 METHODS = ["reward", "judge", "verifier", "majority"]
 
 
@@ -54,12 +56,22 @@ def number(low: float, high: float):
     return convert
 
 
-def whole(text: str) -> int:
-    """An argparse type for numbers from 0."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
+def whole(low: int, high: int):
+    """An argparse type for whole numbers from `low` to `high`: far beyond what is meant, short of what breaks."""
+
+    def convert(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not from {low:,} to {high:,}")
+        return value
+
+    convert.__name__ = "whole number"
+    return convert
+
+
+def code(text: str) -> str:
+    """An argparse type for languages: en-US is en."""
+    return re.split(r"[-_]", text.strip().lower())[0]
 
 
 def _add_teacher(parser: argparse.ArgumentParser) -> None:
@@ -72,17 +84,17 @@ def _add_teacher(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="ID|DIR|FILE.gguf", help="a Gemma to run here with transformers")
     add("--adapter", metavar="DIR", help="adapter or run directory on --model, which it may name itself")
     add("--quantize", choices=["auto", "on", "off"], default="auto", help="4 bits (default auto: on a GPU)")
-    add("--batch-size", type=positive(int), default=16, metavar="N", help="answers at a time here (default 16)")
-    add("--concurrency", type=positive(int), default=64, metavar="N", help="most requests in flight (default 64)")
-    add("--timeout", type=positive(float), default=600.0, metavar="SECONDS", help="for one try (default 600)")
-    add("--retries", type=whole, default=8, metavar="N", help="tries after the first (default 8)")
+    add("--batch-size", type=whole(1, 4096), default=16, metavar="N", help="answers at a time here (default 16)")
+    add("--concurrency", type=whole(1, 4096), default=64, metavar="N", help="most requests in flight (default 64)")
+    add("--timeout", type=number(0.001, 86_400), default=600.0, metavar="SECONDS", help="for one try (default 600)")
+    add("--retries", type=whole(0, 100), default=8, metavar="N", help="tries after the first (default 8)")
 
 
 def _add_answers(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the answers").add_argument
     add("--temperature", type=number(0, 2), default=0.7, help="0 is greedy (default 0.7)")
     add("--top-p", type=number(0.01, 1), default=0.95, help="default 0.95")
-    add("--max-new-tokens", type=positive(int), default=2048, metavar="N", help="of one answer (default 2048)")
+    add("--max-new-tokens", type=whole(1, 1_000_000), default=2048, metavar="N", help="of one answer (default 2048)")
     add("--thinking", choices=["auto", "on", "off"], default="auto", help="default auto: as the teacher does by itself")
     add("--drop-thinking", action="store_true", help="keep no reasoning_content")
     add("--system", metavar="TEXT", help="system text for prompts that have none; '' takes theirs away")
@@ -91,7 +103,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("several answers a prompt").add_argument
-    add("--samples", type=positive(int), default=1, metavar="N", help="answers to ask for (default 1)")
+    add("--samples", type=whole(1, 1000), default=1, metavar="N", help="answers to ask for (default 1)")
     add("--best-of", choices=METHODS, help="keep the best one only; majority goes by the final answers")
     add("--reward-model", metavar="DIR", help="run directory of rm_train.py, for ranking by reward")
 
@@ -105,12 +117,17 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
         default="student",
         help="what the better answer is told by (default student: the teacher's)",
     )
-    add("--samples", type=positive(int), default=4, metavar="N", help="answers to choose from (default 4)")
+    add("--samples", type=whole(1, 1000), metavar="N", help="answers to choose from (default 4)")
     add("--reward-model", metavar="DIR", help="run directory of rm_train.py, for ranking by reward")
     add("--student-model", metavar="ID|DIR", help="the student, to run here with transformers")
     add("--student-adapter", metavar="DIR", help="adapter or run directory of the student")
     add("--student-base-url", metavar="URL", help="or a server that answers as the student")
     add("--student-name", metavar="NAME", help="the student's name there (default: that of the folder)")
+    add(
+        "--student-api-key-env",
+        metavar="NAME",
+        help="variable with its key (default: none, unless the teacher's server)",
+    )
 
 
 def _add_criteria(parser: argparse.ArgumentParser) -> None:
@@ -133,15 +150,15 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     add("--documents", nargs="+", default=[], metavar="FILES", help="text files to ask about")
     add("--tools", metavar="FILE.json", help="tools that are to be called")
     add("--kind", choices=kinds, help="what is made (default: told by what is given; instruct of seeds)")
-    add("--count", type=positive(int), default=100, metavar="N", help="samples to draw (default 100)")
+    add("--count", type=whole(1, 10_000_000), default=100, metavar="N", help="samples to draw (default 100)")
 
 
 def _add_gate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is kept").add_argument
     add("--student", metavar="ID|DIR", help="model to be trained: its tokens and template decide what fits")
     add("--family", choices=["auto", *family_names()], default="auto", help="of the student (default: told by it)")
-    add("--max-length", type=positive(int), default=2048, metavar="N", help="tokens of a row (default 2048)")
-    add("--language", metavar="CODE", help="refuse answers in another language, e.g. en")
+    add("--max-length", type=whole(1, 10_000_000), metavar="N", help="tokens of a row (default 2048)")
+    add("--language", type=code, metavar="CODE", help="refuse answers in another language, e.g. en")
     add("--near-duplicates", type=fraction, default=0.8, metavar="LIKENESS", help="0 keeps them (default 0.8)")
 
 
@@ -156,9 +173,13 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what it may cost").add_argument
-    add("--max-requests", type=positive(int), metavar="N", help="stop after N answers, restarts included")
-    add("--max-tokens", type=positive(int), metavar="N", help="stop after N tokens read and written")
-    add("--max-cost", type=positive(float), metavar="MONEY", help="stop at this cost")
+    add("--max-requests", type=whole(1, MOST), metavar="N", help="stop after N answers, restarts included")
+    add("--max-tokens", type=whole(1, MOST), metavar="N", help="stop after N tokens read and written")
+    add("--max-cost", type=number(1e-9, MOST), metavar="MONEY", help="stop at this cost, by --price-in and --price-out")
     add("--price-in", type=number(0, 1e6), default=0.0, metavar="MONEY", help="a million tokens read")
     add("--price-out", type=number(0, 1e6), default=0.0, metavar="MONEY", help="a million tokens written")
-    add("--plan", action="store_true", help="print the first request, counts and costs, and send nothing")
+    add(
+        "--plan",
+        action="store_true",
+        help="print the first request, counts and costs; a server is asked for its models only",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,8 +18,13 @@ from gemma_trainer.rows.problems import USAGE, Failure
 # Flags that change how a run is done or what is printed, not which rows come of it.
 HOW = {
     *("base_url", "api_key_env", "batch_size", "quantize", "concurrency", "timeout", "retries", "overwrite"),
-    *("max_requests", "max_tokens", "max_cost", "price_in", "price_out", "plan", "retry_failed", "licence"),
+    *("student_base_url", "student_api_key_env", "out", "rejects", "licence", "plan", "retry_failed"),
+    *("max_requests", "max_tokens", "max_cost", "price_in", "price_out"),
     *("config", "json", "debug", "action", "count"),  # more of a count adds to what is there
+}
+FILES = {
+    *("prompts", "seeds", "documents", "tools", "schema", "verifier", "judge_rubric", "reward_model", "model"),
+    *("adapter", "student", "student_model", "student_adapter"),
 }
 
 
@@ -64,27 +70,39 @@ class Files:
         """Raises Failure (exit 2) where the run would write over its input, or over what another run made."""
         targets = [self.rows, self.rejects, self.replies, self.failed, self.manifest]
         ours = self.manifest.exists()
-        check_targets(inputs, targets, overwrite or ours)
+        unclaimed = all(not path.is_file() or not path.stat().st_size for path in targets)  # killed before its manifest
+        check_targets(inputs, targets, overwrite or ours or unclaimed)
         if not ours or overwrite:
             return
         try:
-            before = json.loads(self.manifest.read_text("utf-8"))["settings"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise self._mismatch("it has no readable manifest") from None
+            before = dict(json.loads(self.manifest.read_text("utf-8"))["settings"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            raise self._mismatch(f"{self.manifest} cannot be read") from None
         changed = sorted(key for key in before.keys() | settings.keys() if before.get(key) != settings.get(key))
         if changed:
             raise self._mismatch(", ".join(f"--{key.replace('_', '-')}" for key in changed) + " differs")
 
     def _mismatch(self, why: str) -> Failure:
-        text = f"{self.rows} was made by another command: {why}"
+        text = f"{self.rows} may not be of this command: {why}"
         fix = "Name another --out, or pass --overwrite: answers that are paid for are kept and used again."
         return Failure(USAGE, "resume-mismatch", text, fix=fix, file=str(self.rows))
 
 
 def settings_of(args: Namespace) -> dict:
-    """The flags that shape the rows, as JSON."""
+    """The flags that shape the rows, as JSON. Files are told by their way from --out: however a command spells it."""
+    home = Path(args.out).resolve().parent
     shaping = {key: value for key, value in vars(args).items() if key not in HOW}
+    shaping |= {key: _spelled(shaping[key], home) for key in FILES & shaping.keys() if shaping[key]}
     return json.loads(json.dumps({"command": args.action, **shaping}, default=str))
+
+
+def _spelled(value: str | list[str], home: Path) -> str | list[str]:
+    if isinstance(value, list):
+        return [_spelled(one, home) for one in value]
+    file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
+    path = Path(file).expanduser()
+    is_path = path.exists() or any(mark in file for mark in "*?[")  # else a name on the hub, or - for stdin
+    return f"{os.path.relpath(path.resolve(), home) if is_path else file}{colon}{function}"
 
 
 class Growing:

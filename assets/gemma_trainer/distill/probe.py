@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemma_trainer.distill.request import Reply, Request, Sampling
@@ -63,14 +63,20 @@ class Dialect:
             body |= self.thinking(sampling.thinking)
         return {key: value for key, value in body.items() if key not in self.refused}
 
-    def learn(self, body: dict, complaint: str) -> bool:
-        """Whether a refused body is worth another try without what the server complains of."""
+    def without(self, body: dict, complaint: str) -> Dialect | None:
+        """The dialect without what a complaint names of a refused body; None where it names nothing of the kind.
+
+        It is a guess, for a complaint may quote the whole request: `adopt` takes it over once it works.
+        """
         if "max_completion_tokens" in complaint and "max_tokens" in body:
-            self.completion_limit = "max_completion_tokens"
-            return True
+            return replace(self, completion_limit="max_completion_tokens")
         named = {key for key in OPTIONAL if key in body and re.search(rf"\b{key}\b", complaint)}
-        self.refused |= named
-        return bool(named)
+        return replace(self, refused=self.refused | named) if named else None
+
+    def adopt(self, other: Dialect) -> None:
+        if other is not self:
+            self.refused |= other.refused
+            self.completion_limit = other.completion_limit
 
     @property
     def notes(self) -> list[str]:

@@ -20,6 +20,10 @@ from gemma_trainer.distill.work import Ask, Item, Reject, Result, Results
 from gemma_trainer.rows.content import fold
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
 
+# Columns of a prompt row that do not go into the rows of its answers: what is rendered, and our own.
+_OURS = {"id", "prompt", "messages", "tools", "meta", "margin", "chosen", "rejected", "reasons", "ids", "details"}
+_OURS |= {"completion", "text", "chat_template_kwargs", "label"}
+
 
 class Prompts:
     """Prompts of files, each once: those that differ in case and blanks only are one. Raises Failure (exit 3)."""
@@ -91,13 +95,13 @@ class Respond:
         result, good = Result(), []
         for judged in await together(*(self.criteria.answer(ask, request, row) for request in asked)):
             if judged.reasons:
-                result.rejects.append(_reject(judged))
+                result.rejects.append(_reject(judged, row))
             else:
                 good.append(judged)
         if self.criteria.ranker and good:
             good, others = await self._best(ask, row, good)
             result.rejects += others
-        result.rows = [_row(judged) for judged in good]
+        result.rows = [_row(judged, row) for judged in good]
         return result
 
     async def _best(self, ask: Ask, row: dict, good: list[Judged]) -> tuple[list[Judged], list[Reject]]:
@@ -105,7 +109,7 @@ class Respond:
         ranking = await self.criteria.ranker.rank(ask, row, [judged.reply.message for judged in good])
         reason = Reason("not-best") if ranking.best is not None else Reason(ranking.word or "tie", ranking.why)
         kept = [] if ranking.best is None else [good[ranking.best]]
-        return kept, [_reject(judged._replace(reasons=[reason])) for judged in good if judged not in kept]
+        return kept, [_reject(judged._replace(reasons=[reason]), row) for judged in good if judged not in kept]
 
     def settle(self, results: Results) -> Results:
         seen = gate.SeenAnswers(self.near)
@@ -113,12 +117,19 @@ class Respond:
             yield item, _new(result, seen)
 
 
-def _row(judged: Judged) -> dict:
-    return sft_row(judged.request.messages, judged.request, judged.reply, judged.request.tools)
+def _row(judged: Judged, prompt: dict) -> dict:
+    return with_columns(sft_row(judged.request.messages, judged.request, judged.reply, judged.request.tools), prompt)
 
 
-def _reject(judged: Judged) -> Reject:
-    return gate.rejected(_row(judged), judged.reasons, judged.ids)
+def with_columns(row: dict, prompt: dict) -> dict:
+    """The row with the prompt row's own columns beside it; what it calls `id` and `meta` goes into ours."""
+    own = {key: value for key, value in prompt.items() if key not in _OURS}
+    told = {f"prompt_{key}": prompt[key] for key in ("id", "meta") if key in prompt}
+    return {**row, **own, "meta": {**row["meta"], **told}}
+
+
+def _reject(judged: Judged, prompt: dict) -> Reject:
+    return gate.rejected(_row(judged, prompt), judged.reasons, judged.ids)
 
 
 def _new(result: Result, seen: gate.SeenAnswers) -> Result:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
-from gemma_trainer.cli import log
+from gemma_trainer.cli import log, signals
 from gemma_trainer.distill.budget import Budget, BudgetSpent
 from gemma_trainer.distill.journal import Journal, encoded
 from gemma_trainer.distill.output import Files, Growing, reject_row
@@ -25,10 +25,12 @@ TOLD = 30.0  # seconds between lines of progress where there is no terminal
 
 
 class Teacher(Protocol):
-    """Used as `async with teacher`. `places` is how many requests it works on at a time; `notes` are for people."""
+    """Used as `async with teacher`. `places` is how many requests it works on at a time; `notes` and `trouble`, the
+    last one, are for people."""
 
     places: int
     notes: list[str]
+    trouble: str
     retried: int
 
     async def __aenter__(self): ...
@@ -47,6 +49,7 @@ class Memo:
         """`teachers` by the name that requests ask for; asking those in `free` costs no budget."""
         self.journal, self.teachers, self.budget, self.free = journal, teachers, budget, free
         self.sent = 0
+        self.failed: dict[str, str] = {}  # reasons, by the ids of requests that this run has asked for
         self._pending: dict[str, asyncio.Future] = {}
 
     async def __call__(self, request: Request) -> Reply:
@@ -54,6 +57,7 @@ class Memo:
         if (reply := self.journal.get(request.id)) is not None:
             return reply
         if (reason := self.journal.failures.get(request.id)) is not None:
+            self.failed[request.id] = reason
             raise RequestFailed(request.id, reason)
         if (pending := self._pending.get(request.id)) is not None:
             return await asyncio.shield(pending)
@@ -80,6 +84,7 @@ class Memo:
         try:
             reply = await self.teachers[request.model].ask(request)
         except RequestFailed as failed:
+            self.failed[request.id] = failed.reason
             self.journal.add_failure(request, failed.reason)
             raise
         finally:
@@ -118,7 +123,8 @@ class Spool:
         self._end += len(block)
 
     def results(self, command: Command) -> Results:
-        for number, item in enumerate(command.items()):
+        last = max(self._places, default=-1)  # of what may be a billion items
+        for number, item in enumerate(islice(command.items(), last + 1)):
             if place := self._places.get(number):
                 self._file.seek(place.at)
                 lines = [json.loads(line) for line in self._file.read(place.size).splitlines()]
@@ -128,11 +134,10 @@ class Spool:
 
 @dataclass
 class Ended:
-    """How a run ended: `stopped` is None for all items done, else "interrupted", "budget-spent" or the Failure."""
+    """How a run ended: `stopped` is None for all items done, else "interrupted", the BudgetSpent or the Failure."""
 
     spool: Spool
-    stopped: str | Failure | None = None
-    detail: str = ""
+    stopped: str | BudgetSpent | Failure | None = None
     failed_items: int = 0
     seconds: float = 0.0
 
@@ -167,12 +172,13 @@ class Loop:
 
     async def _work(self) -> None:
         self._bar = Bar(self.expected, self.ask)
-        stop = asyncio.Event()
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        signals.instead = lambda: loop.call_soon_threadsafe(stop.set)  # the first one ends the loop, not the process
         source = enumerate(self.command.items())
-        workers = [asyncio.create_task(self._worker(source)) for _ in range(self.window)]
-        watcher = asyncio.create_task(stop.wait())
+        workers = [asyncio.create_task(self._worker(first, source)) for first in islice(source, self.window)]
+        watcher, beat = asyncio.create_task(stop.wait()), asyncio.create_task(self._bar.beat())
         done = asyncio.gather(*workers)
-        with _signals(stop), self._bar:
+        with self._bar:
             try:
                 await asyncio.wait([done, watcher], return_when=asyncio.FIRST_COMPLETED)
                 if not done.done():
@@ -181,23 +187,24 @@ class Loop:
                 elif error := done.exception():
                     self._broken(error)
             finally:
-                for task in (*workers, watcher):
+                signals.instead = None
+                for task in (*workers, watcher, beat):
                     task.cancel()
-                await asyncio.gather(*workers, watcher, done, return_exceptions=True)
+                await asyncio.gather(*workers, watcher, beat, done, return_exceptions=True)
 
     def _broken(self, error: BaseException) -> None:
         if not isinstance(error, Failure) or error.exit_code != REMOTE_FAILED:
             raise error
         self.ended.stopped = error
 
-    async def _worker(self, source: Iterator[tuple[int, Item]]) -> None:
-        for number, item in source:
+    async def _worker(self, first: tuple[int, Item], source: Iterator[tuple[int, Item]]) -> None:
+        for number, item in chain([first], source):
             try:
                 self._keep(number, await self.command.work(item, self.ask))
             except RequestFailed:
                 self.ended.failed_items += 1
             except BudgetSpent as spent:
-                self.ended.stopped, self.ended.detail = "budget-spent", str(spent)
+                self.ended.stopped = spent
             self._bar.show()
             await asyncio.sleep(0)  # an item that was answered before does not wait, and signals have to be heard
             if self.ended.stopped:
@@ -209,28 +216,6 @@ class Loop:
         self.ended.spool.add(number, rows, rejects)
         self._rows.add(rows)
         self._rejects.add(rejects)
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM sets `stop`, the second ends the process at once."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def heard() -> None:
-        stop.set()
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-    with contextlib.suppress(NotImplementedError, RuntimeError):  # Windows, or not the main thread
-        for number in numbers:
-            loop.add_signal_handler(number, heard)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(NotImplementedError, RuntimeError):
-            for number in numbers:
-                loop.remove_signal_handler(number)
 
 
 class Bar:
@@ -256,14 +241,25 @@ class Bar:
     def show(self) -> None:
         done = len(self.ask.journal)
         if self._bar is not None:
+            self._told = time.monotonic()
             if done > self._bar.n:
                 self._bar.set_postfix_str(self._facts(), refresh=False)
                 self._bar.update(done - self._bar.n)
-            return
-        now = time.monotonic()
-        if now - self._told > TOLD:
-            self._told = now
-            log(f"{done} of about {self.expected} requests, {self._facts()}")
+        elif time.monotonic() - self._told > TOLD:
+            self._tell()
+
+    async def beat(self) -> None:
+        """A sign of life while nothing is answered."""
+        while True:
+            await asyncio.sleep(TOLD / 2)
+            if time.monotonic() - self._told > TOLD:
+                self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        trouble = next((one.trouble for one in self.ask.teachers.values() if one.trouble), "")
+        told = f"{len(self.ask.journal)} of about {self.expected} requests, {self._facts()}"
+        log(f"{told}; the last trouble: {trouble}" if trouble else told)
 
     def _facts(self) -> str:
         seconds = max(time.monotonic() - self._started, 1e-6)

@@ -9,6 +9,7 @@ from gemma_trainer.data.reading.parse import parse_text
 from gemma_trainer.rows.problems import USAGE, Failure, missing
 
 _SHOWN = 200  # characters of a fault
+_PROBES = ({}, [], "", 0, True, None)  # a value of each type
 
 
 class Validator:
@@ -18,10 +19,17 @@ class Validator:
         self.schema, self._checker = schema, checker
 
     def fault(self, value: object) -> str | None:
-        """What is wrong with the value, and where; None when it fits."""
+        """What is wrong with the value, and where; None when it fits. Raises Failure (exit 2) for a $ref to nothing."""
         from jsonschema.exceptions import best_match
+        from referencing.exceptions import Unresolvable
 
-        error = best_match(self._checker.iter_errors(value))
+        try:
+            error = best_match(self._checker.iter_errors(value))
+        except RecursionError:
+            return "nested too deep"
+        except Unresolvable as broken:
+            text = f"the schema has a $ref to nothing: {broken}"[:_SHOWN]
+            raise Failure(USAGE, "schema-broken", text) from None
         if error is None:
             return None
         where = error.json_path.removeprefix("$").lstrip(".")
@@ -43,7 +51,10 @@ def validator(schema: dict, what: str) -> Validator:
         raise Failure(USAGE, "schema-broken", f"{what} are no JSON Schema: {error.message[:_SHOWN]}") from None
     if any(not link.startswith("#") for link in _links(schema)):
         raise Failure(USAGE, "schema-broken", f"{what} point to another file or address with $ref")
-    return Validator(schema, kind(schema, registry=Registry()))  # an empty registry: nothing is fetched
+    made = Validator(schema, kind(schema, registry=Registry()))  # an empty registry: nothing is fetched
+    if any(made.fault(probe) == "nested too deep" for probe in _PROBES):
+        raise Failure(USAGE, "schema-broken", f"{what} lead back to themselves with $ref, without end")
+    return made
 
 
 def read_schema(path: Path) -> Validator:
@@ -71,6 +82,7 @@ def with_schema(messages: list[dict], schema: dict) -> list[dict]:
 
 
 def _links(schema: object) -> list[str]:
+    """All $ref of a schema."""
     if isinstance(schema, list):
         return [link for item in schema for link in _links(item)]
     if not isinstance(schema, dict):

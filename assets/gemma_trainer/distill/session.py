@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,32 +12,36 @@ from pathlib import Path
 from gemma_trainer import cli
 from gemma_trainer.data.model import Model, describe_model
 from gemma_trainer.data.reading.sources import data_hash
-from gemma_trainer.distill.budget import Budget
+from gemma_trainer.distill.advice import nothing_kept, verifier_faults
+from gemma_trainer.distill.again import again
+from gemma_trainer.distill.budget import Budget, BudgetSpent
 from gemma_trainer.distill.compare import Compare
 from gemma_trainer.distill.estimate import make_plan
+from gemma_trainer.distill.flags import check_flags
 from gemma_trainer.distill.journal import Journal
-from gemma_trainer.distill.local import LocalTeacher, local_name
+from gemma_trainer.distill.local import LocalTeacher
 from gemma_trainer.distill.output import Counts, Files, settings_of, write_manifest, write_settled
+from gemma_trainer.distill.request import Reply
 from gemma_trainer.distill.respond import Respond
 from gemma_trainer.distill.run import Ended, Loop, Memo, Teacher
 from gemma_trainer.distill.student import fitting
 from gemma_trainer.distill.synthesize import Synthesize
 from gemma_trainer.distill.work import Command
-from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.packages import installed, missing_packages, versions
-from gemma_trainer.rows.problems import DATA_INVALID, OK, REMOTE_FAILED, STOPPED, USAGE, Failure, Problem, missing
+from gemma_trainer.rows.problems import DATA_INVALID, OK, REMOTE_FAILED, STOPPED, Failure, Problem, missing
 
 COMMANDS: dict[str, Callable[[Namespace, Model], Command]] = {
     "respond": Respond,
     "synthesize": Synthesize,
     "compare": Compare,
 }
+TOLERATED = 0.05  # share of requests that may fail for good
 PARALLEL = 2  # items worked on for each request that may be in flight
 
 
 def distill(args: Namespace, script: str) -> cli.Outcome:
     """Raises Failure with the exit codes of the contract."""
-    _check(args)
+    check_flags(args)
     _require_packages(args)
     student = describe_model(args.family, args.student)
     command = COMMANDS[args.action](args, student)
@@ -47,8 +50,16 @@ def distill(args: Namespace, script: str) -> cli.Outcome:
     files.check(command.files, settings, args.overwrite)
     budget = Budget(args.max_requests, args.max_tokens, args.max_cost, args.price_in, args.price_out)
     if args.plan:
-        return make_plan(args, command, files, budget)
-    return Session(args, script, student, command, files, settings, budget).run()
+        return make_plan(args, script, command, files, budget)
+    try:
+        return Session(args, script, student, command, files, settings, budget).run()
+    except KeyboardInterrupt:
+        problem = Problem("interrupted", "stopped by a signal before the files were in order; what is finished is kept")
+    except Failure as failure:
+        if failure.exit_code != STOPPED:
+            raise
+        problem = failure.problem
+    return cli.Outcome(errors=[problem], next=again(script), exit_code=STOPPED)
 
 
 class Session:
@@ -70,14 +81,12 @@ class Session:
 
     def run(self) -> cli.Outcome:
         args, files = self.args, self.files
-        fresh = not files.manifest.exists() or args.overwrite
-        write_manifest(files.manifest, {**self._facts(), "status": "running"})  # first: it tells whose files these are
-        journal = Journal(files.replies, files.failed, args.retry_failed)
+        journal = Journal(files.replies, files.failed, args.retry_failed, self._paid)  # from here on files are ours
         try:
+            files.check(self.command.files, self.settings, args.overwrite)  # another run may have ended meanwhile
+            fresh = not files.manifest.exists() or args.overwrite
+            write_manifest(files.manifest, {**self._facts(), "status": "running"})
             self.known = len(journal)
-            for model, reply in journal.replies():
-                if model in (args.teacher, args.judge_model):
-                    self.budget.add(reply)
             teacher = make_teacher(args)
             teachers = {args.teacher: teacher, args.judge_model or args.teacher: teacher}
             free = set()
@@ -89,10 +98,14 @@ class Session:
             loop = Loop(self.command, self.memo, files, PARALLEL * teacher.places, fresh, expected)
             ended = asyncio.run(loop.run())
             counts = write_settled(files, self.command.settle(self._fitting(ended)))
-            self.failed = len(journal.failures)
+            self.journal = journal
         finally:
             journal.close()
         return self._outcome(ended, counts, teacher)
+
+    def _paid(self, model: str, reply: Reply) -> None:
+        if model in (self.args.teacher, self.args.judge_model):
+            self.budget.add(reply)
 
     def _fitting(self, ended: Ended):
         results = ended.spool.results(self.command)
@@ -112,8 +125,7 @@ class Session:
 
     def _outcome(self, ended: Ended, counts: Counts, teacher: Teacher) -> cli.Outcome:
         usage, seconds = self.budget.usage, max(ended.seconds, 1e-6)
-        failure = ended.stopped if isinstance(ended.stopped, Failure) else None
-        status = "teacher-failed" if failure else ended.stopped or "complete"
+        status, problem, exit_code = self._ending(ended, counts)
         result = {
             "status": status,
             "items": counts.items + ended.failed_items,
@@ -121,7 +133,7 @@ class Session:
             "rejected": counts.rejects,
             "rejected_by_reason": dict(counts.reasons.most_common()),
             "failed_items": ended.failed_items,
-            "failed_requests": self.failed,
+            "failed_requests": len(self.memo.failed),
             "requests": self.memo.sent,
             "requests_before": self.known,
             "retried": teacher.retried,
@@ -139,35 +151,51 @@ class Session:
             "manifest": str(self.files.manifest),
         }
         write_manifest(self.files.manifest, {**self._facts(), "ended": _now(), **result})
-        errors = [failure.problem] if failure else []
-        if status == "interrupted":
-            errors = [Problem("interrupted", "stopped by a signal; what is finished is kept")]
-        elif status == "budget-spent":
-            errors = [Problem("budget-spent", ended.detail)]
-        exit_code = {"complete": OK, "teacher-failed": REMOTE_FAILED}.get(status, STOPPED)
-        if exit_code == OK and counts.rejects and not counts.rows:
-            errors, exit_code = [self._nothing_kept(counts)], DATA_INVALID
-        warnings = [*self.command.warnings, *(Problem("teacher-limited", note) for note in teacher.notes)]
-        if self.failed:
-            warnings.append(self._failed_requests())
-            if not counts.rows and not counts.rejects and exit_code == OK:
-                errors, exit_code = [Problem("teacher-failed", "no request was answered")], REMOTE_FAILED
-        return cli.Outcome(result, errors, warnings, self._next(status, counts), self._summary(result), exit_code)
+        errors = [problem] if problem else []
+        return cli.Outcome(
+            result, errors, self._warnings(teacher, status), self._next(ended, counts), self._summary(result), exit_code
+        )
 
-    def _nothing_kept(self, counts: Counts) -> Problem:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.most_common(5))
-        text = f"all {counts.rejects} answers were refused ({reasons})"
-        return Problem("no-answer-kept", text, file=str(self.files.rejects))
+    def _ending(self, ended: Ended, counts: Counts) -> tuple[str, Problem | None, int]:
+        """(status, error, exit code)."""
+        if isinstance(ended.stopped, Failure):
+            return "teacher-failed", ended.stopped.problem, REMOTE_FAILED
+        if isinstance(ended.stopped, BudgetSpent):
+            return "budget-spent", Problem("budget-spent", str(ended.stopped)), STOPPED
+        if ended.stopped:
+            return "interrupted", Problem("interrupted", "stopped by a signal; what is finished is kept"), STOPPED
+        if len(self.memo.failed) > TOLERATED * (len(self.memo.failed) + len(self.journal) - len(self.journal.unused)):
+            return "requests-failed", self._failed("requests-failed"), REMOTE_FAILED
+        if counts.rejects and not counts.rows:
+            return "complete", nothing_kept(counts, self.files), DATA_INVALID
+        return "complete", None, OK
 
-    def _failed_requests(self) -> Problem:
-        text = f"{self.failed} requests failed for good: {self.files.failed}"
-        return Problem("requests-failed", text, file=str(self.files.failed))
+    def _warnings(self, teacher: Teacher, status: str) -> list[Problem]:
+        warnings = [*self.command.warnings, *self.journal.warnings]
+        warnings += [Problem("teacher-limited", note) for note in teacher.notes]
+        if status != "complete" and not again(self.script):
+            warnings.append(Problem("stdin-once", "the input came from stdin; giving the same again goes on"))
+        warnings += verifier_faults(self.command.criteria.verifier)
+        if self.memo.failed and status != "requests-failed":
+            warnings.append(self._failed("some-requests-failed"))
+        if (unused := len(self.journal.unused)) and status == "complete":
+            text = f"{unused} finished answers are no longer asked for; they stay in the journal"
+            warnings.append(Problem("answers-unused", text, file=str(self.files.replies)))
+        return warnings
 
-    def _next(self, status: str, counts: Counts) -> list[str]:
-        again = cli.command(self.script, *sys.argv[1:])
-        if status != "complete":
-            return [again]
-        commands = [f"{again} --retry-failed"] if self.failed and "--retry-failed" not in sys.argv else []
+    def _failed(self, code: str) -> Problem:
+        (reason, count), *others = Counter(self.memo.failed.values()).most_common()
+        which = f"{count} of them, most often" if others else "all"
+        text = f"{len(self.memo.failed)} requests failed for good, {which}: {reason}"
+        return Problem(code, text, file=str(self.files.failed))
+
+    def _next(self, ended: Ended, counts: Counts) -> list[str]:
+        if isinstance(ended.stopped, BudgetSpent):
+            limit = 2 * ended.stopped.limit
+            return again(self.script, ended.stopped.flag, f"{limit:g}" if limit % 1 else f"{limit:.0f}")
+        if ended.stopped:
+            return again(self.script)
+        commands = again(self.script, "--retry-failed") if self.memo.failed else []
         if counts.rows:
             model = ["--model", self.args.student] if self.args.student else []
             task = ["--task", "dpo"] if self.args.action == "compare" else []
@@ -197,28 +225,6 @@ def make_teacher(args: Namespace) -> Teacher:
 
         return RemoteTeacher(Settings.of(args))
     return LocalTeacher(args)
-
-
-def _check(args: Namespace) -> None:
-    """Flags that exclude or need each other; settles `teacher`. Raises Failure (exit 2)."""
-    if not args.out:
-        raise Failure(USAGE, "usage", "--out FILE.jsonl is needed")
-    if not getattr(args, "prompts", True):
-        raise Failure(USAGE, "usage", "no PROMPTS were given", fix="Name files, folders or globs, or - for stdin.")
-    if bool(args.base_url) == bool(args.model or args.adapter):
-        raise Failure(USAGE, "usage", "the teacher is either a server, --base-url and --teacher, or a --model")
-    if args.base_url and not args.teacher:
-        raise Failure(USAGE, "usage", "--base-url needs --teacher NAME", fix=f"See {args.base_url}/models.")
-    if args.base_url and not re.match(r"https?://[^/]", args.base_url):
-        raise Failure(USAGE, "usage", f"--base-url {args.base_url} is no URL of the form http://host:port/v1")
-    if args.judge_model and not args.base_url:
-        raise Failure(USAGE, "usage", "--judge-model names a model of the teacher's server, and there is no --base-url")
-    if args.action == "respond" and args.samples > 1 and args.temperature == 0:
-        raise Failure(USAGE, "usage", "--samples above 1 need a --temperature above 0: greedy answers are all alike")
-    if args.model:
-        resolve_model(args.model)
-    if not args.base_url:
-        args.teacher = local_name(args, args.teacher)
 
 
 def _require_packages(args: Namespace) -> None:

@@ -63,7 +63,8 @@ class Synthesize:
         self.seeds: list[Seed] = []
         self.kind = self._kind(args, student)
         self.count, self.seed, self.near = args.count, args.seed, args.near_duplicates
-        self.studio = Studio(args.teacher, sampling_of(args), Criteria.of(args, student, None))
+        self.criteria = Criteria.of(args, student, None)
+        self.studio = Studio(args.teacher, sampling_of(args), self.criteria)
 
     def _kind(self, args: Namespace, student: Model) -> Kind:
         if self.name == "documents":
@@ -88,7 +89,7 @@ class Synthesize:
 
     def request_count(self) -> int:
         """About: a conversation may end early, a call may be followed by another."""
-        scored = 0 if self.studio.criteria.threshold is None else self.count
+        scored = 0 if self.criteria.threshold is None else self.count
         return round(self.count * _REQUESTS[self.name]) + scored
 
     async def work(self, item: Item, ask: Ask) -> Result:

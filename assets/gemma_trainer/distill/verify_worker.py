@@ -34,13 +34,15 @@ def judged(function, question: dict) -> dict:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the function prints must not look like a result
+    questions, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what the function reads and prints is neither question nor result
+    os.dup2(2, 1)
     function, fault = load(sys.argv[1], sys.argv[2])
-    print(json.dumps({"fault": fault} if fault else {}), file=out)
+    print(json.dumps({"number": 0, **({"fault": fault} if fault else {})}), file=out)
     if function:
-        for line in sys.stdin:
-            print(json.dumps(judged(function, json.loads(line))), file=out)
+        for line in questions:
+            question = json.loads(line)
+            print(json.dumps({"number": question["number"], **judged(function, question)}), file=out)
 
 
 if __name__ == "__main__":

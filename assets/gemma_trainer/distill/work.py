@@ -10,10 +10,13 @@ from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gemma_trainer.distill.request import Reply, Request
 from gemma_trainer.rows.problems import Problem
+
+if TYPE_CHECKING:
+    from gemma_trainer.distill.criteria import Criteria
 
 Ask = Callable[[Request], Awaitable[Reply]]  # raises RequestFailed when there will be no answer
 
@@ -57,10 +60,11 @@ Results = Iterator[tuple[Item, Result]]
 class Command(Protocol):
     """respond, synthesize or compare. Nothing but the arguments and the files they name shapes it.
 
-    `files` are its inputs, `warnings` what they made it say, `student_args` the flags of a second teacher that it
+    `criteria` are what its answers have to pass, `files` are its inputs, `warnings` what they made it say, `student_args` the flags of a second teacher that it
     asks too.
     """
 
+    criteria: Criteria
     files: list[Path]
     warnings: list[Problem]
     student_args: Namespace | None

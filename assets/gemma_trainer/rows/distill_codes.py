@@ -31,7 +31,36 @@ DISTILL: Entries = {
         "Prompts differ in case and blanks only.",
         "Nothing to do: each is asked once; --samples asks a prompt several times.",
     ),
-    "requests-failed": (WARNING, "Some requests failed for good.", "Run the same command with --retry-failed."),
+    "requests-failed": (
+        ERROR,
+        "More than 5 % of the requests failed for good; the rows of the others are written.",
+        "Remove the cause that the message tells, then run the same command with --retry-failed.",
+    ),
+    "some-requests-failed": (
+        WARNING,
+        "Up to 5 % of the requests failed for good.",
+        "Run the same command with --retry-failed.",
+    ),
+    "answers-unused": (
+        WARNING,
+        "Answers of earlier runs belong to prompts, flags or a count that this command does not have.",
+        "Nothing to do if that is meant; else give the prompts, flags or --count of before.",
+    ),
+    "journal-damaged": (
+        WARNING,
+        "Lines of the journal or of the failed requests are broken, by a disk or an editor, and are passed over.",
+        "Nothing to do: what is missing is asked again.",
+    ),
+    "stdin-once": (
+        WARNING,
+        "The input came from stdin, so that no command can be given that goes on.",
+        "Store it in a file and name that, or give the same input to the same command again.",
+    ),
+    "verifier-fails": (
+        WARNING,
+        "The verifier raised an error, hung or ended on every answer it was asked about.",
+        "Try the function on an answer of the rejects file and correct it; then run with --overwrite.",
+    ),
     "schema-broken": (ERROR, "A JSON Schema cannot be read or is none.", "Correct it; $ref may point inside only."),
     "verifier-broken": (
         ERROR,
