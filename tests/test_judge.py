@@ -253,3 +253,48 @@ def test_verifiers_that_are_none_are_refused(checks, tmp_path):
         with pytest.raises(Failure) as failure:
             Verifier(reference)
         assert failure.value.exit_code == USAGE
+
+
+LOUD = """
+import os, sys, time
+
+def loud(answer, row):
+    {what}
+    return len(answer)
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "[os.write(fd, b'junk\\n') for fd in range(3, 20) if is_open(fd)]",
+        "[os.write(fd, b'junk') for fd in range(3, 20) if is_open(fd)]",
+        '[os.write(fd, b\'{"number": 1, "score": 99}\\n\' * 3) for fd in range(3, 20) if is_open(fd)]',
+        "[os.write(fd, b'[1]\\n') for fd in range(3, 20) if is_open(fd)]",
+        "[os.close(fd) for fd in range(3, 20) if is_open(fd)]",
+    ],
+)
+def test_a_verifier_that_writes_to_every_file_it_finds_refuses_that_answer(tmp_path, what):
+    file = tmp_path / "loud.py"
+    helper = (
+        "import stat\n\ndef is_open(fd):\n    try:\n        os.fstat(fd)\n        return True\n    except OSError:\n"
+    )
+    condition = f"if answer == 'bad':\n        {what}"
+    file.write_text(f"{helper}        return False\n{LOUD.format(what=condition)}")
+    verifier = Verifier(f"{file}:loud", seconds=3, workers=1)
+    try:
+        found = [asyncio.run(verifier.score(answer, ROW)) for answer in ("ab", "bad", "abcd", "x")]
+    finally:
+        verifier.close()
+    assert found[1][0] is None and found[1][1]
+    assert [score for score, _ in (found[0], *found[2:])] == [2, 4, 1]
+
+
+def test_a_verifier_that_reads_stdin_takes_no_question_away(tmp_path):
+    file = tmp_path / "reads.py"
+    file.write_text("import sys\n\ndef reads(answer, row):\n    return len(answer) + len(sys.stdin.read())\n")
+    verifier = Verifier(f"{file}:reads", workers=1)
+    try:
+        assert [asyncio.run(verifier.score(answer, ROW))[0] for answer in ("ab", "abc")] == [2, 3]
+    finally:
+        verifier.close()

@@ -168,7 +168,10 @@ def test_sigterm_ends_like_ctrl_c(capsys):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     assert cli.main("x.py", "", lambda parser: None, terminated, ["--json"]) == 6
+    for number, handler in before.items():  # a process that was told to end hears nothing more
+        signal.signal(number, handler)
     assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "interrupted"
 
 

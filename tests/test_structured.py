@@ -121,7 +121,12 @@ def test_bad_samples_are_told_and_asked_for_once_more():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"type": "nonsense"}', '{"$ref": "https://example.com/x.json"}', '{"$ref": "other.json"}'],
+    [
+        *("", "[]", "{", '{"type": "nonsense"}', '{"$ref": "https://example.com/x.json"}', '{"$ref": "other.json"}'),
+        *('{"$ref": "#"}', '{"allOf": [{"$ref": "#"}]}', '{"type": "string", "pattern": "("}', "[" * 100_000),
+        '{"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}}',
+        '{"$ref": "#/$defs/none"}',
+    ],
 )
 def test_a_schema_that_is_none_is_refused(tmp_path, text):
     path = tmp_path / "schema.json"
@@ -129,6 +134,19 @@ def test_a_schema_that_is_none_is_refused(tmp_path, text):
     with pytest.raises(Failure) as failure:
         read_schema(path)
     assert failure.value.exit_code == USAGE and "Traceback" not in str(failure.value)
+
+
+def test_what_shows_of_a_schema_with_an_answer_only_ends_in_words():
+    tree = validator(
+        {"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"$ref": "#/$defs/x"}}}, "it"
+    )
+    deep = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    assert tree.fault({"a": {"a": {}}}) is None and tree.fault(deep) and tree.fault({"b": 1})
+    with pytest.raises(Failure) as failure:
+        validator({"properties": {"a": {"$ref": "#/$defs/none"}}}, "it").fault({"a": 1})
+    assert failure.value.exit_code == USAGE
 
 
 def test_a_schema_is_told_in_words():

@@ -443,3 +443,30 @@ def test_a_verifier_and_a_judge_look_at_what_is_made(seeds, tmp_path):
     counts = reasons(rejects)
     assert len(rows) + counts["judge-low"] == len(scored) == 12 - counts["verifier-failed"] < 12
     assert rows and counts["judge-low"]
+
+
+@pytest.mark.parametrize("mark", ["\0", "\ufffd", "<start_of_turn>", "<turn|>", "<unused7>"])
+@pytest.mark.parametrize("kind", ["instruct", "evolve", "multi-turn"])
+def test_what_the_teacher_asks_is_held_to_the_same_as_what_it_answers(seeds, kind, mark):
+    def spoilt(request):
+        said = writer(request)
+        if said.startswith("{"):
+            value = json.loads(said)
+            asked = value.get("prompts", [value])[0]
+            asked |= {key: f"{text[:9]}{mark}{text[9:]}" for key, text in asked.items()}
+            return json.dumps(value)
+        return said
+
+    rows, rejects, _ = made(Synthesize, Answering(spoilt), "synthesize", "--seeds", seeds, "--kind", kind, "--count", 4)
+    assert len(rows) == (3 if kind == "instruct" else 0) and set(reasons(rejects)) <= {"invalid", "control-tokens"}
+    assert rejects
+    all_valid(rows)
+
+
+def test_marks_in_seeds_are_the_users_own(tmp_path):
+    path = tmp_path / "seeds.jsonl"
+    path.write_text(json.dumps(chat(user("What does <start_of_turn> mean?"), assistant("A mark."))) + "\n")
+    rows, rejects, _ = made(
+        Synthesize, Answering(writer), "synthesize", "--seeds", path, "--kind", "multi-turn", "--count", 2
+    )
+    assert len(rows) == 2 and not rejects

@@ -105,8 +105,9 @@ class Signals:
         return self
 
     def __exit__(self, *exc) -> None:
+        """After a signal the process ends with its exit code, whatever else arrives while Python shuts down."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if self._heard == -math.inf else signal.SIG_IGN)
 
     def _hear(self, number, frame) -> None:
         now = time.monotonic()

@@ -61,7 +61,7 @@ class Budget:
         """An answer, of this run or of one before it."""
         self.answered += 1
         told, has = reply.usage, self.usage
-        written = told.completion_tokens or (len(reply.content) + len(reply.reasoning_content or "")) // CHARACTERS
+        written = told.completion_tokens or reply.size // CHARACTERS
         self.usage = Usage(
             has.prompt_tokens + told.prompt_tokens,
             has.completion_tokens + written,

@@ -20,6 +20,8 @@ from gemma_trainer.distill.verify import Verifier
 from gemma_trainer.distill.work import Ask
 from gemma_trainer.rows.problems import USAGE, Failure
 
+LONGEST = 32  # characters a token of an answer can have on average
+
 
 class Judged(NamedTuple):
     """An answer and why it is refused. `ids` are those of all requests that it took."""
@@ -75,6 +77,10 @@ class Criteria:
 
     async def check(self, ask: Ask, judged: Judged, row: dict) -> Judged:
         """The answer with what speaks against it as one to the prompt `row`. Raises RequestFailed."""
+        size, limit = judged.reply.size, judged.request.sampling.max_tokens
+        if size > LONGEST * limit:  # the checks are for what can be an answer
+            reason = Reason("too-long", f"{size:,} characters, and --max-new-tokens is {limit}: the server ignores it")
+            return judged._replace(reasons=[*judged.reasons, reason])
         reasons = judged.reasons + gate.check(judged.reply, row["prompt"], row.get("tools"), self.gate)
         ids = judged.ids
         if not reasons and self.verifier:

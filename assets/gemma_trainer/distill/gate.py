@@ -31,7 +31,6 @@ _MARKS = frozenset(
 )
 # Warnings that the answer's own text brings about.
 _SPOILT = frozenset({"nul-character", "replacement-character", "foreign-markup", "terminator-in-answer"})
-_MOST = 1_000_000  # characters of an answer, its thinking included
 _LEAST = 100  # characters of an answer that can be a near-duplicate; shorter ones are alike for good reason
 
 
@@ -52,9 +51,6 @@ class GateOptions:
 
 def check(reply: Reply, prompt: list[dict], tools: list[dict] | None, options: GateOptions) -> list[Reason]:
     """Why the answer to `prompt` (messages) is refused; empty for a good one. Depends on nothing but its arguments."""
-    size = len(reply.content) + len(reply.reasoning_content or "")
-    if size > _MOST:  # the checks are for what somebody could read
-        return [Reason("too-long", f"{size:,} characters")]
     reasons = _check_calls(reply, tools) if reply.tool_calls else _check_text(reply, prompt, options)
     if reply.reasoning_content and is_loop(reply.reasoning_content):
         reasons.append(Reason("loop", "the thinking repeats itself"))
@@ -91,10 +87,11 @@ def _check_calls(reply: Reply, tools: list[dict] | None) -> list[Reason]:
 
 
 def check_row(row: dict, family: Family, task: str = "sft", from_message: int = 0) -> list[Reason]:
-    """What `dataset_prep.py validate` would refuse in a row from a message on; marks also where it only warns."""
+    """What `dataset_prep.py validate` would refuse in a row from a message on, or behind the prompt of a pair; what
+    spoils a text also where it only warns."""
     notes = Notes()
     data, _ = process(row, Options(task=task, family=family), Setting(family, Path()), notes)
-    before = tuple(f"messages[{at}]" for at in range(from_message))
+    before = ("prompt[", *(f"messages[{at}]" for at in range(from_message)))
     reasons = []
     for note in notes.found:
         if (note.path or "").startswith(before):

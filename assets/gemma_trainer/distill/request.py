@@ -83,6 +83,11 @@ class Reply:
         return {**vars(self), "usage": dict(vars(self.usage))}
 
     @property
+    def size(self) -> int:
+        """Characters that were written, thinking included."""
+        return len(self.content) + len(self.reasoning_content or "")
+
+    @property
     def message(self) -> dict:
         """The answer as a canonical assistant message."""
         message: dict = {"role": "assistant", "content": self.content}

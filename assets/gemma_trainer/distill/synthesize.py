@@ -93,7 +93,15 @@ class Synthesize:
         return round(self.count * _REQUESTS[self.name]) + scored
 
     async def work(self, item: Item, ask: Ask) -> Result:
-        return await self.kind.draw(self.studio, item.data, ask)
+        drawn = await self.kind.draw(self.studio, item.data, ask)
+        made = Result(rejects=drawn.rejects)
+        for row in drawn.rows:
+            given = (row["messages"][0]["role"] == "system") + (self.name == "multi-turn")  # the rest is the teacher's
+            if reasons := gate.check_row(row, self.criteria.gate.family, from_message=given):
+                made.rejects.append(gate.rejected(row, reasons, [row["meta"]["id"]]))
+            else:
+                made.rows.append(row)
+        return made
 
     def settle(self, results: Results) -> Results:
         """Refuse rows whose prompt or answer is not new."""
