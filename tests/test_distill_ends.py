@@ -190,3 +190,26 @@ def test_a_run_that_waits_gives_signs_of_life(tmp_path, monkeypatch):
     with serving(fault_rate=1.0, faults=("429",), retry_after=0.8) as teacher:
         done = respond(prompts, teacher.base_url, "--retries", 1)
     assert done.code == 7 and "0 of about 1 requests" in done.stderr and "too many requests" in done.stderr
+
+
+def test_the_fix_for_refused_prompts_mends_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prompts = write_prompts(tmp_path, 3)
+    with prompts.open("a") as file:
+        file.write('{"prompt": 3}\n')
+    with serving() as teacher:
+        refused = respond(prompts, teacher.base_url)
+        assert refused.code == 3
+        python, *fix = shlex.split(refused.json["errors"][0]["fix"])
+        mended = subprocess.run([sys.executable, *fix, "--json"], capture_output=True, text=True)
+        assert python == "python" and json.loads(mended.stdout)["ok"], mended.stdout + mended.stderr
+        done = respond(tmp_path / "clean.jsonl", teacher.base_url)
+        assert done.code == 0 and done.json["result"]["rows"] == 3, done.stdout
+
+
+def test_reasons_that_quote_the_request_are_one_reason(tmp_path):
+    prompts = write_prompts(tmp_path, 5)
+    told = "the context length of this model is exceeded by the request: "
+    with serving(answer=lambda body: (400, {"error": {"message": f"{told} {body['messages']}"}})) as teacher:
+        done = respond(prompts, teacher.base_url)
+    assert "5 requests failed for good, all: the server answers 400: the context" in done.json["errors"][0]["message"]

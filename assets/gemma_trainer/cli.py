@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import shlex
 import signal
 import sys
 import textwrap
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemma_trainer.rows.commands import command
 from gemma_trainer.rows.problems import INTERNAL, NO_SPACE, OK, STOPPED, USAGE, Failure, Problem, missing
 
 __all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive", "seed", "signals"]
@@ -75,14 +75,6 @@ def progress(size: int, what: str) -> Iterator[Callable[[int], object]]:
     finally:
         if bar is not None:
             bar.close()
-
-
-def command(script: str | Path, *words: object) -> str:
-    """A command line for a script of the pack that can be pasted from the current directory."""
-    path = os.path.relpath(script)
-    if path.startswith(os.pardir):
-        path = str(Path(script).absolute())
-    return shlex.join(["python", path, *(str(word) for word in words)])
 
 
 SAME = 1.0  # seconds within which a second signal is the first one: a group and its parent may both send it

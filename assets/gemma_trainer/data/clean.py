@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.pipeline import load_rows
+from gemma_trainer.rows.commands import SCRIPTS, command
 from gemma_trainer.rows.content import media_of
 from gemma_trainer.rows.problems import DATA_INVALID, UNSUPPORTED, Failure, Problem
-
-CONVERT = ("python", "assets/dataset_prep.py", "convert")
 
 
 def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
@@ -30,18 +28,10 @@ def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row
             DATA_INVALID,
             "data-refused",
             f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})",
-            fix=shlex.join(
-                [
-                    *CONVERT,
-                    *map(str, files),
-                    "--family",
-                    model.family.name,
-                    *(["--task", task] if task != "sft" else []),
-                    "--out",
-                    "clean.jsonl",
-                    "--rejects",
-                    "rejects.jsonl",
-                ]
+            fix=command(
+                SCRIPTS / "dataset_prep.py",
+                *("convert", *files, "--family", model.family.name, *(["--task", task] if task != "sft" else [])),
+                *("--out", "clean.jsonl", "--rejects", "rejects.jsonl"),
             ),
         )
         failure.details = report.errors

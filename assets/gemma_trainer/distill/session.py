@@ -36,6 +36,7 @@ COMMANDS: dict[str, Callable[[Namespace, Model], Command]] = {
     "compare": Compare,
 }
 TOLERATED = 0.05  # share of requests that may fail for good
+ALIKE = 40  # characters with which reasons begin that are one; behind them a server may quote the request
 PARALLEL = 2  # items worked on for each request that may be in flight
 
 
@@ -184,18 +185,21 @@ class Session:
         return warnings
 
     def _failed(self, code: str) -> Problem:
-        (reason, count), *others = Counter(self.memo.failed.values()).most_common()
-        which = f"{count} of them, most often" if others else "all"
-        text = f"{len(self.memo.failed)} requests failed for good, {which}: {reason}"
+        reasons = list(self.memo.failed.values())
+        ((start, count),) = Counter(reason[:ALIKE] for reason in reasons).most_common(1)
+        reason = next(reason for reason in reasons if reason.startswith(start))
+        which = "all" if count == len(reasons) else f"{count} of them"
+        text = f"{len(reasons)} requests failed for good, {which}: {reason}"
         return Problem(code, text, file=str(self.files.failed))
 
     def _next(self, ended: Ended, counts: Counts) -> list[str]:
         if isinstance(ended.stopped, BudgetSpent):
             limit = 2 * ended.stopped.limit
             return again(self.script, ended.stopped.flag, f"{limit:g}" if limit % 1 else f"{limit:.0f}")
+        retrying = ["--retry-failed"] if self.memo.failed else []
         if ended.stopped:
-            return again(self.script)
-        commands = again(self.script, "--retry-failed") if self.memo.failed else []
+            return again(self.script, *retrying)
+        commands = again(self.script, *retrying) if retrying else []
         if counts.rows:
             model = ["--model", self.args.student] if self.args.student else []
             task = ["--task", "dpo"] if self.args.action == "compare" else []
