@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 
+import aiohttp
 import pytest
 
 from gemma_trainer.distill.client import RemoteTeacher, Settings, Transient, read_reply, retry_after
@@ -72,6 +73,15 @@ def test_what_is_true_of_every_request_stops_the_run(status, body):
 def test_nobody_there_stops_the_run():
     (failure,), client = ask(MockTeacher(base_url="http://127.0.0.1:9/v1"), ASKED, retries=2)
     assert isinstance(failure, Failure) and failure.exit_code == REMOTE_FAILED and client.retried == 2
+
+
+def test_a_server_that_nobody_reaches_is_told_from_one_that_is_slow(monkeypatch):
+    def gone(*words, **more):
+        raise aiohttp.ConnectionTimeoutError
+
+    monkeypatch.setattr(aiohttp.ClientSession, "request", gone)
+    (failure,), _ = ask(MockTeacher(base_url="http://127.0.0.1:9/v1"), ASKED, retries=0)
+    assert isinstance(failure, Failure) and "no connection within 30 s" in str(failure)
 
 
 def test_one_try_ends_after_its_time():
@@ -148,9 +158,8 @@ def test_a_complaint_that_quotes_the_request_costs_the_others_nothing():
 
 
 def test_a_long_wait_is_told_at_once_and_once(capsys):
-    with serving(fault_rate=1.0, faults=("429",), retry_after=5) as teacher:
-        with pytest.raises(asyncio.TimeoutError):
-            asyncio.run(asyncio.wait_for(_ask_all(teacher, 8), 0.5))
+    with serving(fault_rate=1.0, faults=("429",), retry_after=5) as teacher, pytest.raises(asyncio.TimeoutError):
+        asyncio.run(asyncio.wait_for(_ask_all(teacher, 8), 0.5))
     assert capsys.readouterr().err == "the server asks to wait 5 s\n"
 
 

@@ -77,6 +77,20 @@ def test_one_run_at_a_time(files):
     journal.close()
 
 
+def test_a_file_that_another_run_removes_meanwhile_is_not_written(files, monkeypatch):
+    """Opened before the other run removed it, locked after that: its lines would be lost."""
+    import fcntl
+
+    lock = fcntl.flock
+
+    def late(file, how):
+        files[0].unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert _open(*files) == (USAGE, "run-in-progress")
+
+
 def _open(*files) -> tuple[int, str]:
     try:
         Journal(*files)

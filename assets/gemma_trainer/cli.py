@@ -86,13 +86,12 @@ class Signals:
     After `deaf` the result is printed whole.
     """
 
-    def __init__(self) -> None:
-        self.instead: Callable[[], object] | None = None
-        self.deaf = False
-        self._heard = -math.inf
+    instead: Callable[[], object] | None = None
+    deaf = False
+    _heard = -math.inf
 
     def __enter__(self) -> Signals:
-        self.__init__()
+        self.instead, self.deaf, self._heard = None, False, -math.inf
         self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 

@@ -74,7 +74,11 @@ class Lines:
         self._synced = time.monotonic()
 
     def close(self) -> None:
+        """A file without lines is removed while it is locked, see `_lock`."""
         self.sync()
+        if not self.end:
+            with contextlib.suppress(PermissionError):  # Windows keeps what is open
+                self.path.unlink(missing_ok=True)
         self._file.close()
 
 
@@ -138,10 +142,8 @@ class Journal:
         self._failed.append(encoded({"id": request.id, "reason": reason, "request": request.as_dict()}))
 
     def close(self) -> None:
-        for lines in (self._replies, self._failed):
-            lines.close()
-            if not lines.path.stat().st_size:
-                lines.path.unlink()
+        self._replies.close()
+        self._failed.close()
 
 
 def encoded(value: object) -> bytes:
@@ -206,12 +208,17 @@ def _whole(file) -> int:
 
 
 def _lock(file, path: Path) -> None:
-    """Raises Failure where another process holds the file. The lock ends with the process, however it ends."""
+    """Raises Failure where another process holds the file, or has just removed it: what is written then has no name.
+
+    The lock ends with the process, however it ends.
+    """
     with contextlib.suppress(ImportError):  # Windows
         import fcntl
 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError:
-            text = f"another run is writing {path}"
-            raise Failure(USAGE, "run-in-progress", text, file=str(path)) from None
+            is_ours = False
+        if not is_ours:
+            raise Failure(USAGE, "run-in-progress", f"another run is writing {path}", file=str(path))
