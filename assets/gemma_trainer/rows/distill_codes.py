@@ -59,7 +59,7 @@ DISTILL: Entries = {
     "verifier-fails": (
         WARNING,
         "The verifier raised an error, hung or ended on every answer it was asked about.",
-        "Try the function on an answer of the rejects file and correct it; then run with --overwrite.",
+        "Try the function on an answer of the rejects file and correct it; then run the same command again: it asks nothing twice.",
     ),
     "schema-broken": (ERROR, "A JSON Schema cannot be read or is none.", "Correct it; $ref may point inside only."),
     "verifier-broken": (
