@@ -20,6 +20,7 @@ from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory, step_of
 from gemma_trainer.train.setup import Prepared, prepare
+from gemma_trainer.train.sources import check_apart
 
 DISK_FULL = 2**20  # bytes left
 
@@ -27,11 +28,12 @@ DISK_FULL = 2**20  # bytes left
 def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     """Plan, check, train, evaluate, save, reopen. Raises Failure with the exit codes of the contract."""
     prepared = prepare(args, method, command(ASSETS / method.script, *launch_words(argv)))
+    run = RunDirectory(Path(args.output_dir or Path("runs") / default_name(prepared.plan.model, method)).expanduser())
+    check_apart(run.path, args, prepared.plan)
     if args.plan:
         return planned(prepared, args.emulate)
     require_fit(prepared.fit)
     require_training_packages(prepared.plan.mode, args.report_to)
-    run = RunDirectory(args.output_dir or Path("runs") / default_name(prepared.plan.model, method))
     checkpoint = run.open(args.resume, args.overwrite)
     record = {
         "command": method.script,
