@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gemma_trainer.data.checking.checks import Setting
 from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.options import Options
 from gemma_trainer.data.render import Renderer

@@ -20,7 +20,7 @@ def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row
     A run on what is left of damaged data would look like a run on all of it.
     """
     files = list(files)
-    stream, report = load_rows(files, task=task, family=model.family, renders_reasoning=model.renders_reasoning)
+    stream, report = load_rows(files, task=task, family=model.family, shown=model.renderer.shown)
     rows = list(stream)
     if report.errors_by_code:
         refused = report.rows - report.valid

@@ -11,6 +11,7 @@ from gemma_trainer.data.render import Renderer
 from gemma_trainer.families.catalogue import FAMILIES, get_family, revision
 from gemma_trainer.families.checkpoints import find_checkpoint
 from gemma_trainer.families.family import Family
+from gemma_trainer.families.template import Template
 from gemma_trainer.rows.problems import USAGE, Failure
 
 
@@ -26,21 +27,14 @@ class Model:
     chats: bool = True  # it came with a chat template, or its released files do
 
     @property
-    def renders_reasoning(self) -> bool | None:
-        """Whether the template in use renders the reasoning of a plain answer; None while it is unknown."""
-        if self.renderer.template is None:
-            return None
-        probe = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "reasoning_content": "ADD"}]
-        return self.family.thinking and "ADD" in self.renderer.render({"messages": probe}).text
-
-    @property
     def note(self) -> str | None:
         """What a reader of the result should know about the family and the rendering."""
+        if not self.chats:
+            return f"the model has no chat template: the plain one of {self.family.title} is followed"
         if self.renderer.template is not None:
             return self._template_note
         asked = "" if self.origin == "asked for" else f" ({self.origin}; pass --family or --model)"
-        where = "the model has no chat template" if self.tokenizer else "no --model given"
-        return f"{where}: checks and texts follow the packaged description of {self.family.title}{asked}"
+        return f"no --model given: checks and texts follow the packaged description of {self.family.title}{asked}"
 
     @property
     def _template_note(self) -> str | None:
@@ -68,7 +62,13 @@ def describe_model(family: str, model: str | None, network: bool = True) -> Mode
         raise Failure(USAGE, "family-unknown", f"{model} is a `{kind}` model, not a Gemma that can be tuned here")
     chosen = _chosen(family, facts.family, model)
     origin = "told by the model" if family == "auto" else "asked for"
-    return Model(chosen, origin, Renderer(chosen, template), tokenizer, facts.config, template is not None)
+    renderer = Renderer(chosen, template or plain_template(chosen))
+    return Model(chosen, origin, renderer, tokenizer, facts.config, template is not None)
+
+
+def plain_template(family: Family) -> Template:
+    """What renders for a model without a chat template: the very one that is saved with a result."""
+    return Template(family.plain_template)
 
 
 def describe_released(family: str, model: str) -> Model | None:
@@ -79,7 +79,8 @@ def describe_released(family: str, model: str) -> Model | None:
         return None
     chosen = _chosen(family, get_family(checkpoint.family), model)
     base = model.rsplit("/", 1)[-1].lower() == (checkpoint.base or "").rsplit("/", 1)[-1].lower()
-    return Model(chosen, "told by the name", Renderer(chosen), GuessedTokenizer(), checkpoint.config, not base)
+    renderer = Renderer(chosen, plain_template(chosen) if base else None)
+    return Model(chosen, "told by the name", renderer, GuessedTokenizer(), checkpoint.config, not base)
 
 
 def _chosen(family: str, told: Family | None, model: str) -> Family:

@@ -17,7 +17,7 @@ DEFAULT_FAMILY = "gemma4"
 
 @dataclass(frozen=True)
 class Options:
-    """`renders_reasoning` is None while the chat template in use is unknown."""
+    """`shown` is what the chat template in use writes, see shown.py; None while it is unknown."""
 
     task: str = "sft"
     family: Family = field(default_factory=lambda: get_family(DEFAULT_FAMILY))
@@ -25,7 +25,7 @@ class Options:
     mapping: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
     asked: frozenset[str] = frozenset()  # repairs asked for, keys of repair.ASKED
-    renders_reasoning: bool | None = None
+    shown: frozenset[str] | None = None
     max_length: int | None = None  # tokens; guessed from characters here
     has_margin: bool | None = None  # whether the first valid row has a margin: then all must, or none
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from gemma_trainer.data.checking.checks import Setting
 from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.layouts.registry import detect_task
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.options import DEFAULT_FAMILY, Checked, Options, Row
@@ -86,7 +86,7 @@ def with_margin(files: list[Path], options: Options) -> Options:
         return options
     for file, item in islice(_readable(files, options.delimiter), FIRST_VALID):
         notes = Notes()
-        row, _ = process(item.value, options, Setting(options.family, home(file), options.renders_reasoning), notes)
+        row, _ = process(item.value, options, Setting(options.family, home(file), options.shown), notes)
         if row is not None and not is_refused(notes):
             return replace(options, has_margin="margin" in row)
     return options

@@ -77,7 +77,7 @@ class Session:
             mapping=mapping,
             delimiter=request.delimiter,
             asked=frozenset(request.repairs) | (CONVERTING if request.converting else frozenset()),
-            renders_reasoning=self.model.renders_reasoning,
+            shown=self.model.renderer.shown,
             max_length=None if self.model.tokenizer else request.max_length,
         )
         self.options = with_margin(files, options)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from gemma_trainer.data.marks import UNKNOWN, template_pieces
+from gemma_trainer.data.shown import shown_by
 from gemma_trainer.families.catalogue import revision
 from gemma_trainer.families.family import ASSISTANT_ROLES, Family, Piece, RenderError
 from gemma_trainer.families.template import Template
@@ -49,7 +50,7 @@ class Renderer:
     """Renders every row of a run alike.
 
     `template` is the chat template that came with the tokenizer. The family's current revision is rendered by
-    the family itself, byte-equal and fast; any other template by Jinja. Without one the family stands in.
+    the family itself, byte-equal and fast; any other template by Jinja. While it is unknown the family stands in.
     """
 
     def __init__(self, family: Family, template: Template | None = None):
@@ -92,9 +93,21 @@ class Renderer:
         messages = row["messages"] if "messages" in row else row["prompt"]
         tools = tools or row.get("tools") or None
         options = {**(row.get("chat_template_kwargs") or {}), **template_kwargs}
+        return self._text(messages, tools, True, options)
+
+    @cached_property
+    def shown(self) -> frozenset[str] | None:
+        """What of a conversation the template writes, see shown.py; None while the template is unknown."""
+        if self.template is None:
+            return None
+        return shown_by(lambda messages, tools: self._text(messages, tools, False, {}))
+
+    def _text(self, messages: list[dict], tools: list[dict] | None, add_generation_prompt: bool, options: dict) -> str:
         if self._direct:
-            return "".join([piece.text for piece in self.family.render(messages, tools, True, **options)])
-        return self.template.render(messages, tools, True, **options)
+            return "".join(
+                [piece.text for piece in self.family.render(messages, tools, add_generation_prompt, **options)]
+            )
+        return self.template.render(messages, tools, add_generation_prompt, **options)
 
     def _pieces(self, row: dict, add_generation_prompt: bool) -> list[Piece]:
         messages, tools = row["messages"], row.get("tools") or None

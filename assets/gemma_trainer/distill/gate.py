@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.data.checking.check_teacher import BLOCKED, CUT, check_response, is_echo, is_loop
-from gemma_trainer.data.checking.checks import Setting
 from gemma_trainer.data.checking.marks_in_text import foreign_format
 from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.options import DEFAULT_FAMILY, Options
 from gemma_trainer.distill.language import wrong_language

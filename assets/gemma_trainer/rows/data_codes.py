@@ -172,12 +172,12 @@ CHAT: Entries = {
     "think-tags": (WARNING, "An answer holds <think> tags, which are plain text to Gemma.", "For Gemma 4 `convert` moves the thinking into reasoning_content."),
     "think-switch": (WARNING, "System text begins with `<|think|>`, Gemma 4's switch for thinking.", "`convert` writes chat_template_kwargs {enable_thinking: true}, which renders the same."),
     "thinking-unused": (WARNING, "Thinking is switched on, and no answer shows any: the model learns to ignore the switch.", "Add reasoning_content, or drop enable_thinking."),
-    "reasoning-lost": (WARNING, "Reasoning is given that the template does not render, so it is not trained.", "Drop it, or keep it on the last turn of a Gemma 4 row."),
+    "reasoning-lost": (WARNING, "Reasoning is given that the template does not render, so it is not trained.", "Drop it, or give it to an answer behind the last user message and take a template that writes it."),
     "reasoning-template": (WARNING, "Only the newest Gemma 4 template renders the reasoning of a plain answer.", "Pass --model to check the template in use."),
 }  # fmt: skip
 
 TOOLS: Entries = {
-    "tools-unsupported": (ERROR, "The family has no tool calls: they would vanish or break the template.", "Use Gemma 4 or FunctionGemma."),
+    "tools-unsupported": (ERROR, "The family or the chat template in use has no tools: they would vanish or break the template.", "Use Gemma 4 or FunctionGemma with its current template."),
     "tools-ignored": (WARNING, "The family's template does not show the declared tools.", "Describe them in the prompt, or use Gemma 4."),
     "tools-invalid": (ERROR, "A tool declaration is no {type: function, function: {name, ...}}.", "Correct the declaration."),
     "tool-wrapped": (WARNING, "A tool or a call is written flat, without its `function` object.", "`convert` wraps it."),

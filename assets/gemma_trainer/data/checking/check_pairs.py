@@ -8,7 +8,8 @@ from itertools import chain, zip_longest
 
 from gemma_trainer.data.checking.check_media import check_media
 from gemma_trainer.data.checking.check_tools import check_required, check_tools
-from gemma_trainer.data.checking.checks import Setting, check_conversation, check_options, check_renders
+from gemma_trainer.data.checking.checks import check_conversation, check_options, check_renders
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.layouts.numbers import scores_of
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.rows.content import text_of
@@ -21,7 +22,7 @@ _WORDS, _LETTERS = re.compile(r"\S+"), re.compile(r"[^\W_]+")
 def check_preference(row: dict, setting: Setting, notes: Notes) -> None:
     prompt = row["prompt"]
     check_options(row, notes)
-    check_tools(row.get("tools"), setting.family, notes)
+    check_tools(row.get("tools"), setting, notes)
     if prompt[-1]["role"] not in (USER, TOOL):
         text = f"the prompt ends with the {prompt[-1]['role']}"
         notes.fault("prompt-last-role", text, f"prompt[{len(prompt) - 1}]")

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from gemma_trainer.data.checking.links import call_of
 from gemma_trainer.data.checking.marks_in_text import tokens_in
 from gemma_trainer.data.checking.repair import declared_arguments
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
+from gemma_trainer.data.shown import CALLS, RESPONSES, RESULTS, TOOLS
 from gemma_trainer.families.family import STANDARD_NAMES, Family
 from gemma_trainer.rows.roles import ASSISTANT, TOOL
 
@@ -24,15 +26,19 @@ _TYPES = {
 }
 
 
-def check_tools(tools: list[dict] | None, family: Family, notes: Notes) -> None:
+def check_tools(tools: list[dict] | None, setting: Setting, notes: Notes) -> None:
     """The declarations: whether the template shows them, and shows them whole."""
     if not tools:
         return
+    family = setting.family
     for at, tool in enumerate(tools):
         if not isinstance(tool["function"].get("description", ""), str):
             notes.fault("tools-invalid", "the description of a tool is no text", f"tools[{at}].function.description")
     if not family.tools:
         notes.fault("tools-ignored", f"the template of {family.title} does not show tools", "tools")
+        return
+    if setting.hides(TOOLS):
+        _unwritten(TOOLS, setting, notes, "tools")
         return
     seen: set[str] = set()
     for at, tool in enumerate(tools):
@@ -80,9 +86,10 @@ def _lossy(properties: object, path: str, family: Family) -> Iterator[tuple[str,
 
 
 def check_calls(
-    messages: list[dict], tools: list[dict] | None, family: Family, notes: Notes, path: str, start: int, shift: int
+    messages: list[dict], tools: list[dict] | None, setting: Setting, notes: Notes, path: str, start: int, shift: int
 ) -> None:
     """Calls and results from index `start` on."""
+    family = setting.family
     declared = declared_arguments(tools)
     caller: dict | None = None  # the message whose calls wait for results
     for at in range(start, len(messages)):
@@ -90,6 +97,9 @@ def check_calls(
         if message["role"] == TOOL:
             if not family.tools:
                 notes.fault("tools-unsupported", f"{family.title} has no tool results", where)
+                return
+            if setting.hides(RESULTS):
+                _unwritten(RESULTS, setting, notes, where)
                 return
             caller = caller or _caller(messages, at)
             _check_result(message, caller, family, notes, where)
@@ -100,16 +110,28 @@ def check_calls(
         if not family.tools:
             notes.fault("tools-unsupported", f"{family.title} makes no tool calls", f"{where}.tool_calls")
             return
+        if setting.hides(CALLS):
+            _unwritten(CALLS, setting, notes, f"{where}.tool_calls")
+            return
         _check_message(message, declared, family, notes, where)
         if message.get("tool_responses"):  # Gemma 4's form of structured results, inside the message of the calls
-            _check_responses(message["tool_responses"], family, notes, f"{where}.tool_responses")
+            _check_responses(message["tool_responses"], setting, notes, f"{where}.tool_responses")
         else:
             _check_answered(messages, at, notes, where)
 
 
-def _check_responses(responses: object, family: Family, notes: Notes, where: str) -> None:
+def _unwritten(what: str, setting: Setting, notes: Notes, where: str) -> None:
+    """They would vanish from the text, and what answers them would be trained without a cause."""
+    fix = f"Leave the row out, {setting.better_template}."
+    notes.fault("tools-unsupported", f"the chat template in use does not write {what}", where, fix)
+
+
+def _check_responses(responses: object, setting: Setting, notes: Notes, where: str) -> None:
+    family = setting.family
     if not family.thinking:
         notes.fault("tools-unsupported", f"{family.title} does not render tool_responses", where)
+    elif setting.hides(RESPONSES):
+        _unwritten(RESPONSES, setting, notes, where)
     for token in _tokens(responses, family):
         notes.fault("control-token", f"a result holds the control token {token}", where)
 

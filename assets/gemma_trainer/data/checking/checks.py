@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from gemma_trainer.data.checking.check_media import check_media
 from gemma_trainer.data.checking.check_text import check_text, said, surplus_bos
@@ -18,7 +16,9 @@ from gemma_trainer.data.checking.marks_in_text import (
     owners,
     tokens_in,
 )
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
+from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
 from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, says_nothing, text_of, texts
@@ -30,16 +30,6 @@ _THINK_CLOSES = re.compile(r"^\s*</think(?:ing)?>\s*$", re.MULTILINE)
 _THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
 
 _ASSISTANT_FIRST = "Drop the first message, make it a system message, or put the user message it answers before it."
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What rows are checked against. `folder` is where media paths start; `renders_reasoning` is None while the
-    template in use is unknown."""
-
-    family: Family
-    folder: Path
-    renders_reasoning: bool | None = None
 
 
 def check_conversation(
@@ -69,7 +59,7 @@ def check_conversation(
             if "<" in text or "[" in text or "\0" in text or "\ufffd" in text:
                 _check_text(text, role, family, notes, f"{where}.{key}")
     if not plain or tools:
-        check_calls(messages, tools, family, notes, path, start, shift)
+        check_calls(messages, tools, setting, notes, path, start, shift)
     if start == 0:
         _check_order(messages, family, notes, path)
 
@@ -92,7 +82,7 @@ def check_sft(row: dict, setting: Setting, notes: Notes) -> None:
     """A row of messages: something to learn, in an order that the template takes."""
     messages = row["messages"]
     check_options(row, notes)
-    check_tools(row.get("tools"), setting.family, notes)
+    check_tools(row.get("tools"), setting, notes)
     check_conversation(messages, row, setting, notes)
     answers = [message for message in messages if message["role"] == ASSISTANT]
     if not answers:
@@ -112,7 +102,7 @@ def check_prompt(row: dict, setting: Setting, notes: Notes) -> None:
     """A row of --task prompts: something to be answered."""
     prompt = row["prompt"]
     check_options(row, notes)
-    check_tools(row.get("tools"), setting.family, notes)
+    check_tools(row.get("tools"), setting, notes)
     check_conversation(prompt, row, setting, notes, "prompt")
     if prompt[-1]["role"] not in (USER, TOOL):
         text = f"the prompt ends with the {prompt[-1]['role']}"
@@ -280,13 +270,19 @@ def _check_reasoning(
         return
     if (row.get("chat_template_kwargs") or {}).get("preserve_thinking") and "tool_calls" in message:
         last_user = -1
-    if message["role"] != ASSISTANT or not setting.family.thinking:
-        notes.fault("reasoning-lost", f"the template of {setting.family.title} does not render it", path)
+    if message["role"] != ASSISTANT:
+        notes.fault("reasoning-lost", f"the reasoning of the {message['role']} is not trained", path, "Drop it.")
+    elif not setting.family.thinking:
+        fix = "Drop it, or tune a Gemma 4."
+        notes.fault("reasoning-lost", f"the template of {setting.family.title} does not render it", path, fix)
+    elif setting.hides(CALL_REASONING if "tool_calls" in message else REASONING):
+        what = "no reasoning" if setting.hides(CALL_REASONING) else "reasoning only beside a tool call"
+        fix = f"Drop it, {setting.better_template}."
+        notes.fault("reasoning-lost", f"the chat template in use writes {what}", path, fix)
     elif at <= last_user:
-        notes.fault("reasoning-lost", "reasoning before the last user message is not rendered", path)
-    elif setting.renders_reasoning is False and "tool_calls" not in message:
-        notes.fault("reasoning-lost", "the model's template does not render the reasoning of a plain answer", path)
-    elif setting.renders_reasoning is None and "tool_calls" not in message:
+        fix = "Drop it, or end a row with this answer."
+        notes.fault("reasoning-lost", "reasoning before the last user message is not rendered", path, fix)
+    elif setting.shown is None and "tool_calls" not in message:
         notes.fault("reasoning-template", "older templates drop the reasoning of a plain answer", path)
 
 

@@ -7,7 +7,8 @@ from gemma_trainer.data.checking.check_pairs import SIDES, check_preference
 from gemma_trainer.data.checking.check_teacher import check_response
 from gemma_trainer.data.checking.check_text import repair_text
 from gemma_trainer.data.checking.check_tools import check_required
-from gemma_trainer.data.checking.checks import Setting, check_prompt, check_sft, check_text_row
+from gemma_trainer.data.checking.checks import check_prompt, check_sft, check_text_row
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.layouts.registry import canonical_row
 from gemma_trainer.data.layouts.tokenised import check_tokenised
 from gemma_trainer.data.notes import Notes, Refused

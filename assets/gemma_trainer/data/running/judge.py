@@ -7,9 +7,9 @@ from typing import Protocol
 
 from gemma_trainer.data.checking import repair
 from gemma_trainer.data.checking.check_pairs import answer_text
-from gemma_trainer.data.checking.checks import Setting
 from gemma_trainer.data.checking.explain import EXPLAINED, explain
 from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.lengths import guessed_tokens
 from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.notes import Note, Notes
@@ -111,7 +111,7 @@ class _Run:
         self.place, self.split, self.drop = place, split, drop
         self.options = judge.options
         self.file = shown(place.file)
-        self.setting = Setting(self.options.family, home(place.file), self.options.renders_reasoning)
+        self.setting = Setting(self.options.family, home(place.file), self.options.shown)
         self.said: set[str] = set()
         self.explained: Counter[str] = Counter()
 
