@@ -87,6 +87,29 @@ def test_plain_template_equals_renderer(name):
         assert rendered(template.render, messages, None, prompt) == expected, f"seed {seed}"
 
 
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-large"])
+def test_plain_template_writes_tools_and_thinking_as_the_renderer(name):
+    family, template, texts = get_family(name), Template(get_family(name).plain_template), 0
+    for seed in range(150):
+        maker = Maker(seed)
+        args = maker.messages(), maker.tools(), maker.maybe(0.5)
+        options = maker.options()
+        expected = rendered(family.render, *args, **options)
+        if expected is not None:
+            texts += 1
+            assert rendered(template.render, *args, **options) == expected, f"seed {seed}"
+    assert texts > 100
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-large"])
+def test_plain_template_equals_the_goldens(name, goldens):
+    template = Template(get_family(name).plain_template)
+    for golden in goldens:
+        if golden["family"] == GOLDEN_FAMILIES[name]:
+            args = golden["messages"], golden.get("tools"), golden["add_generation_prompt"]
+            assert rendered(template.render, *args, **thinking(golden)) == golden["rendered"], golden["name"]
+
+
 @pytest.mark.parametrize("name", family_names())
 def test_plain_template_in_transformers(name):
     pytest.importorskip("transformers")

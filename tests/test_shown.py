@@ -106,3 +106,26 @@ def test_lost_reasoning_tells_what_the_template_writes(template, said):
     assert [note.code for note in notes.found] == (["reasoning-lost"] if said else [])
     if said:
         assert said in notes.found[0].message and "(revision r5)" in notes.found[0].fix
+
+
+@pytest.mark.parametrize("name", CALL_ROWS)
+def test_a_gemma4_without_template_is_trained_on_tools_as_what_is_saved_writes_them(name, model, tmp_path):
+    """Null content beside a call, or none at all, is the canonical form."""
+    task, row = CALL_ROWS[name]
+    folder, file = model(None), written(tmp_path, row)
+    code, document = prep("validate", file, "--model", folder, "--task", task)
+    assert not {"tools-unsupported", "template-refused"} & codes(document)
+    described = describe_model("auto", str(folder))
+    assert described.renderer.template.source == described.family.plain_template and not described.chats
+    assert code == (3 if task != "sft" else 0)  # GOOD is no row of another task
+    messages = row.get("messages") or row["prompt"] + row.get("chosen", [])
+    current = Renderer(described.family)
+    assert described.renderer.render({**row, "messages": messages}) == current.render({**row, "messages": messages})
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-large", "functiongemma"])
+def test_plain_templates_take_calls_without_content(name):
+    family = get_family(name)
+    template = Template(family.plain_template)
+    for caller in (ROUND[1], {key: value for key, value in ROUND[1].items() if key != "content"}):
+        assert "None" not in template.render([ROUND[0], caller, *ROUND[2:]])

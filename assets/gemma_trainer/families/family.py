@@ -57,7 +57,7 @@ class Family:
     model_types: tuple[str, ...]  # `model_type` values of config.json
     templates: dict[str, str]  # sha256 of a chat template -> revision name
     current_revision: str  # the revision that `render` reproduces
-    plain: str  # file in families/templates: our plain-chat Jinja for models that come without a template
+    plain: str  # file in families/templates: our own Jinja for models that come without a template
     call: tuple[str, str] | None = None  # marks around a tool call
     result: tuple[str, str] | None = None  # marks around a tool result; the model stops on the first one
     thought: tuple[str, str] | None = None  # marks around thinking
@@ -68,7 +68,7 @@ class Family:
 
     @property
     def plain_template(self) -> str:
-        """Jinja text for tokenizers without a template: system, user, assistant; text and parts; no tools."""
+        """Jinja text for tokenizers without a template; of Gemma 4 with tools and thinking, of others without."""
         return (Path(__file__).parent / "templates" / self.plain).read_text("utf-8")
 
 

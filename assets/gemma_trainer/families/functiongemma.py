@@ -177,7 +177,8 @@ FAMILY = Family(
     model_types=("gemma3_text",),
     templates={
         "db61fb01017bd82401d3ffca4f8e066cd56ff6d38d2a30c4058770c0bf7ab49b": "r1",
-        "f9b07005659b7c97ef7afb17cca52cf12a008ef94f438434502049e2b01af73c": "plain",
+        "cc2d6545377f56eadfd1e31e4ea99a6bea33911ae38a32267ca4bcb660a705cc": "plain",
+        "f9b07005659b7c97ef7afb17cca52cf12a008ef94f438434502049e2b01af73c": "plain",  # of earlier results
     },
     current_revision="r1",
     plain="functiongemma.jinja",

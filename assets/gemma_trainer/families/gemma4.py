@@ -225,7 +225,8 @@ FAMILY = Family(
         "33204f1acb5bd0002713e16a593847f24ceeafe711ed88bda2a352dc996a3373": "r3b",
         "781d10940fbc44be40064b5d43a056fc486c84ceaa55538226368b57314132bf": "r3",
         "55572b8d3c8342044e25874c73fe5234b661fa0a57a57f6ef75b58e03d7d959a": "r1",
-        "a7d04445b288ea4373f8de070ffa7ca037e01ae76b5c524e4a0056c808fc2b77": "plain",
+        "8ccddef8d03d293778f6bc7f1a1df3d746e8cdb1c984b998f3917d0e2893a034": "plain",
+        "a7d04445b288ea4373f8de070ffa7ca037e01ae76b5c524e4a0056c808fc2b77": "plain",  # of earlier results, without tools
     },
     current_revision="r5",
     plain="gemma4.jinja",
@@ -248,7 +249,8 @@ LARGE = replace(
     templates={
         "ae53464bf3be25802b3a5b37def7fd89667067d7577049b3b2d74c4d8de4c6d4": "r5",
         "85a08664d16d8f3be4416c92427b3ac10df1024ac566cc0b4bc3bab409393f98": "r3",
-        "d11579aa3b3628dd4ba83aea3e221de6bec91e909d110c92e0bb8289d96a93c5": "plain",
+        "98fbc317b82fb8ef99fe87331384463ad451a1498f34250135f60fd62be00a36": "plain",
+        "d11579aa3b3628dd4ba83aea3e221de6bec91e909d110c92e0bb8289d96a93c5": "plain",  # as above
     },
     plain="gemma4_large.jinja",
     traps={**FAMILY.traps, **traps("empty-thought")},
