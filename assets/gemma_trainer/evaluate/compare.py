@@ -18,6 +18,7 @@ from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS, METRICS
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.plan.adapter import CONFIG
 from gemma_trainer.plan.hardware import detect, share_cores
 from gemma_trainer.plan.packages import missing_packages
 from gemma_trainer.plan.plan import choose_dtype
@@ -78,6 +79,7 @@ def require_packages() -> None:
 
 def find_subject(args: Namespace) -> Subject:
     """Which folders or hub ids are base and tuned model. Raises Failure (exit 2)."""
+    check_adapter(args.adapter)
     if args.adapter:
         from gemma_trainer.models.load import adapter_base
 
@@ -98,6 +100,14 @@ def find_subject(args: Namespace) -> Subject:
                 fix="Drop --compare-base.",
             ) from None
     return Subject(base, tuned, None)
+
+
+def check_adapter(folder: str | None) -> None:
+    """Raises Failure (exit 2) for a folder of whole weights, as a run with --mode full leaves."""
+    path = Path(folder or "").expanduser()
+    if folder and (path / "config.json").is_file() and not (path / CONFIG).is_file():
+        text = f"--adapter {folder} holds a whole model and no adapter"
+        raise Failure(USAGE, "usage", text, fix=f"Use --model {folder} instead, without --adapter.")
 
 
 def load_held_out(data: Sequence[Path], model: str, family: str, max_length: int, max_rows: int | None) -> HeldOut:

@@ -20,12 +20,13 @@ from gemma_trainer.data.lengths import render_all
 from gemma_trainer.data.model import describe_model
 from gemma_trainer.data.output import check_targets, replacing
 from gemma_trainer.data.reading.sources import expand
-from gemma_trainer.evaluate.compare import load_subject, require_packages, table
+from gemma_trainer.evaluate.compare import check_adapter, load_subject, require_packages, table
 from gemma_trainer.evaluate.rewards import measure_rewards, score_pairs
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.load import load_adapter
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.models.reward import is_reward_model, load_reward_model
+from gemma_trainer.plan.adapter import adapter_hash
 from gemma_trainer.plan.hardware import detect, share_cores
 from gemma_trainer.rows.problems import DATA_INVALID, USAGE, Failure, Problem
 
@@ -68,6 +69,7 @@ def run_reward_evaluation(args: Namespace) -> Outcome:
     files = expand(args.data)
     if output:
         check_targets(files, [output], args.overwrite)
+    check_adapter(args.adapter)
     tuned = args.adapter or args.model
     if not tuned:
         raise Failure(USAGE, "usage", "--model or --adapter is needed")
@@ -150,8 +152,8 @@ def rewards_of_policy(args: Namespace, plan: dict, pairs: Sequence[Pair]) -> Rew
 def _policy_and_reference(args: Namespace, plan: dict) -> tuple[object, Callable]:
     """The tuned model, and a function that gives the context in which the reference runs."""
     args = Namespace(**{**vars(args), "quantize": args.quantize or plan["mode"] == "qlora"})
-    start = plan["adapter"]["path"] if plan["adapter"] else None
-    base = load_subject(resolve_model((args.model if args.adapter else None) or plan["model"]), args)
+    start = starting_adapter(plan, args.adapter or args.model)
+    base = load_subject(_reference_model(args, plan), args)
     if args.adapter:
         policy = load_adapter(base, args.adapter).eval()
         if start:
@@ -159,6 +161,36 @@ def _policy_and_reference(args: Namespace, plan: dict) -> tuple[object, Callable
         return policy, lambda: _switched(policy, REFERENCE if start else None)
     reference = (load_adapter(base, start) if start else base).eval()
     return load_subject(resolve_model(args.model), args).eval(), lambda: _as_it_is(reference)
+
+
+def starting_adapter(plan: dict, run: str) -> str | None:
+    """The adapter that the run began with, which its rewards are measured against. Raises Failure (exit 2) when another
+    one stands in its place, or none."""
+    if not plan["adapter"]:
+        return None
+    path, expected = plan["adapter"]["path"], plan["adapter"].get("hash")
+    found = adapter_hash(Path(path))
+    if found is None:
+        raise Failure(USAGE, "reference-missing", f"the rewards of {run} are against the adapter {path}, which is gone")
+    if expected and found != expected:
+        text = f"the rewards of {run} are against the adapter {path}, which has changed since that run began"
+        raise Failure(USAGE, "reference-changed", text)
+    return path
+
+
+def _reference_model(args: Namespace, plan: dict) -> str:
+    """The base of an adapter, or the model that a run of all weights began with. Raises Failure (exit 2)."""
+    given = args.model if args.adapter else None
+    try:
+        return resolve_model(given or plan["model"])
+    except Failure:
+        if given:
+            raise
+        run, fix = args.adapter or args.model, "Put it back there."
+        if args.adapter:
+            fix = "Put it back there, or say where it is: --model DIR --adapter DIR."
+        text = f"the rewards of {run} are against the model {plan['model']}, which is gone"
+        raise Failure(USAGE, "reference-missing", text, fix=fix) from None
 
 
 @contextmanager

@@ -30,6 +30,16 @@ TRAINING: Entries = {
         "The folder holds no reward model, and rewards are asked of it.",
         "Give a run directory of rm_train.py, or to evaluate.py one of dpo_train.py.",
     ),
+    "reference-missing": (
+        ERROR,
+        "The adapter or model that a DPO run began with is gone, and its rewards are measured against it.",
+        "Put it back where it was.",
+    ),
+    "reference-changed": (
+        ERROR,
+        "The adapter that a DPO run began with was written again since, and its rewards are measured against it.",
+        "Put back the adapter of then, or run dpo_train.py again from the new one.",
+    ),
     "start-untuned": (
         WARNING,
         "Preferences are trained on a base model that never learned to answer: it learns to avoid, not to speak.",

@@ -7,12 +7,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.reading.sources import data_hash
 from gemma_trainer.models.load import adapter_base
 from gemma_trainer.models.resolve import HUB_ID, is_local
+from gemma_trainer.plan.adapter import CONFIG, WEIGHTS, adapter_hash, weights_of
 from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
-
-CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 
 
 class Start(NamedTuple):
@@ -70,8 +68,7 @@ def _absolute(reference: str) -> str:
 
 def _describe(folder: Path) -> dict:
     """Raises Failure when the adapter cannot be trained further."""
-    weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if weights is None:
+    if weights_of(folder) is None:
         raise Failure(USAGE, "adapter-unreadable", f"{folder} holds no {WEIGHTS[0]}")
     try:
         config = {"r": None, "lora_alpha": None, **json.loads((folder / CONFIG).read_text("utf-8"))}
@@ -82,7 +79,7 @@ def _describe(folder: Path) -> dict:
         raise Failure(
             UNSUPPORTED, "adapter-unreadable", f"{folder} is {kind}, and training goes on from LoRA of a chat model"
         )
-    facts = {"path": str(folder), "hash": data_hash([folder / CONFIG, weights])}
+    facts = {"path": str(folder), "hash": adapter_hash(folder)}
     return {**facts, "rank": config["r"], "alpha": config["lora_alpha"]}
 
 
