@@ -143,6 +143,7 @@ def test_what_a_library_prints_does_not_reach_stdout(capsys):
     "words",
     [
         ("--learning-rate", "inf"),
+        ("--learning-rate", "1e6"),
         ("--learning-rate", "nan"),
         ("--epochs", "inf"),
         ("--seed", "-1"),

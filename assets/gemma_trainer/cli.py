@@ -151,10 +151,12 @@ def _outcome(name: str, description: str, add_arguments: Callable, run: Callable
     except Failure as failure:
         if debug and failure.__cause__:
             traceback.print_exc()
-        return Outcome(errors=[failure.problem, *failure.details], exit_code=failure.exit_code)
+        errors = [failure.problem, *failure.details]
+        return Outcome(failure.result, errors, next=failure.next, exit_code=failure.exit_code)
     except KeyboardInterrupt:
         return Outcome(
             errors=[Problem("interrupted", "Stopped by a signal.", fix="Run the same command again.")],
+            next=[command(_FOLDER / name, *argv)],
             exit_code=STOPPED,
         )
     except Exception as error:
@@ -188,13 +190,14 @@ def _forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def positive(kind: type):
-    """An argparse type for numbers above zero."""
+def positive(kind: type, most: float = sys.float_info.max):
+    """An argparse type for numbers above zero, and of at most `most`."""
 
     def convert(text: str):
         value = kind(text)
-        if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text} is not a number above zero")
+        if not 0 < value <= most:
+            bound = f" of at most {most:g}" if most < sys.float_info.max else ""
+            raise argparse.ArgumentTypeError(f"{text} is not a number above zero{bound}")
         return value
 
     convert.__name__ = f"positive {kind.__name__}"

@@ -15,3 +15,18 @@ def command(script: str | Path, *words: object) -> str:
     if path.startswith(os.pardir):
         path = str(Path(script).absolute())
     return shlex.join(["python", path, *(str(word) for word in words)])
+
+
+def without(flag: str, words: list[str]) -> list[str]:
+    """The words without a flag and its value."""
+    values = {at + 1 for at, word in enumerate(words) if word == flag}
+    left = (word for at, word in enumerate(words) if at not in values)
+    return [word for word in left if word != flag and not word.startswith(f"{flag}=")]
+
+
+def changed(launch: str, change: list[str]) -> list[str]:
+    """The words of a command with the flags of `change`, each with a value, in place of its own."""
+    words = shlex.split(launch)
+    for flag in change:
+        words = without(flag, words) if flag.startswith("--") else words
+    return [*words, *change]

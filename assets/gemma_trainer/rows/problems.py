@@ -64,6 +64,8 @@ class Failure(Exception):
         self.exit_code = exit_code
         self.problem = Problem(code, message, fix=fix, **where)
         self.details: list[Problem] = []  # what the problem consists of, row by row
+        self.result: dict = {}  # what there is all the same
+        self.next: list[str] = []
 
 
 def missing(package: str, purpose: str, extra: str | None = None) -> Failure:

@@ -155,8 +155,14 @@ TRAINING: Entries = {
     ),
     "loss-not-finite": (
         ERROR,
-        "The loss or its gradient is no number any more.",
+        "The loss, its gradient or a measure is no number any more; checkpoints from then on are removed.",
         "Lower --learning-rate; use --dtype float32.",
+    ),
+    "start-not-finite": (
+        ERROR,
+        "The loss is no number before anything is trained: it is so because of the starting weights or adapter, or of huge "
+        "values in the rows or flags.",
+        "Give another model or adapter, or smaller margins and --beta.",
     ),
     "stopped": (ERROR, "A signal stopped the run after a saved step.", "Run the same command again: it resumes."),
     "gpus-unused": (WARNING, "Only one of several GPUs is used.", "Set CUDA_VISIBLE_DEVICES to choose which."),

@@ -32,7 +32,7 @@ def add_dpo_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--adapter", metavar="DIR", help="SFT run or adapter folder to start from; its base model is found in it"
     )
-    how.add_argument("--beta", type=positive(float), default=0.1, help="hold of the reference (default 0.1)")
+    how.add_argument("--beta", type=positive(float, most=100), default=0.1, help="hold of the reference (default 0.1)")
     how.add_argument(
         "--loss-type", choices=["sigmoid", "ipo", "hinge", "robust"], default="sigmoid", help="default sigmoid (DPO)"
     )
@@ -40,7 +40,11 @@ def add_dpo_arguments(parser: argparse.ArgumentParser) -> None:
         "--label-smoothing", type=share, metavar="P", help="robust: share of pairs labelled wrongly (default 0.1)"
     )
     how.add_argument(
-        "--sft-weight", type=fraction, default=0.0, metavar="W", help="weight of the chosen answers' SFT loss (default 0)"
+        "--sft-weight",
+        type=fraction,
+        default=0.0,
+        metavar="W",
+        help="weight of the chosen answers' SFT loss (default 0)",
     )
     how.add_argument(
         "--precompute-ref", action="store_true", help="compute the reference's log-probabilities once, before training"
@@ -76,7 +80,7 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
     how.add_argument("--dtype", choices=["bfloat16", "float32"], help="default: what the hardware does best")
 
     size = parser.add_argument_group("size of the run")
-    size.add_argument("--learning-rate", type=positive(float), help=rate)
+    size.add_argument("--learning-rate", type=positive(float, most=1), help=rate)
     size.add_argument(
         "--epochs", type=positive(float), default=epochs, help=f"passes over the data (default {epochs:g})"
     )

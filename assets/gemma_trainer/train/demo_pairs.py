@@ -9,10 +9,11 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from gemma_trainer.cli import Outcome, log
+from gemma_trainer.cli import Outcome, command, log
 from gemma_trainer.data.output import replacing
 from gemma_trainer.models.load import quiet_libraries
 from gemma_trainer.plan.hardware import share_cores
+from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train import demo
 from gemma_trainer.train.method import ASSETS, Method
 from gemma_trainer.train.pairs import SIDES
@@ -47,7 +48,11 @@ def run_pair_demo(method: Method, args: Namespace, argv: list[str]) -> Outcome:
         _write_answers(answers, rows)
         log("teaching it to answer")
         own = {"model": str(start), "data": [str(answers)], "eval_data": None, "output_dir": str(speaker)}
-        run_training(SupervisedTuning(), Namespace(**{**vars(args), **ANSWERS, **own}), argv)
+        try:
+            run_training(SupervisedTuning(), Namespace(**{**vars(args), **ANSWERS, **own}), argv)
+        except Failure as failure:
+            failure.next = failure.next and [command(ASSETS / method.script, *argv)]  # the demo, not this part of it
+            raise
     own = {
         "model": str(start if args.plan else speaker),
         "data": [str(EXAMPLE / "train.jsonl")],

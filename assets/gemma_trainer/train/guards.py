@@ -12,7 +12,13 @@ from transformers import TrainerCallback
 
 from gemma_trainer.train.run_dir import RunDirectory, mark_complete
 
+EPOCH_END = 1e-6  # share of an epoch
 KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch")  # of every method
+
+
+def kept_keys(logged: Iterable[str]) -> tuple[str, ...]:
+    """Keys of the trainer's log that are looked at, with the method's own."""
+    return (*KEPT, *(f"{side}{name}" for name in logged for side in ("", "eval_")))
 
 
 class Recorder(TrainerCallback):
@@ -20,7 +26,7 @@ class Recorder(TrainerCallback):
 
     def __init__(self, run: RunDirectory, steps: int, logged: Iterable[str] = ()):
         self.run, self.steps = run, steps
-        self.kept = (*KEPT, *(f"{side}{name}" for name in logged for side in ("", "eval_")))
+        self.kept = kept_keys(logged)
         self.bar = None
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -80,15 +86,43 @@ class StopOnSignal(TrainerCallback):
         if self.received is not None and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
 
+    def on_epoch_end(self, args, state, control, **kwargs):
+        """The loop ends its epoch where it stops; the resumed run measures at the real end."""
+        if self.received is not None and abs(state.epoch - round(state.epoch)) > EPOCH_END:
+            control.should_evaluate = False
+
 
 class FiniteLoss(TrainerCallback):
-    """Ends the loop at the first loss or gradient that is no number: every later step would only spread it."""
+    """Ends the loop at the first loss, gradient or measure that is no number: every later step would only spread it.
 
-    def __init__(self):
+    The checkpoints that may hold it go: those after the last step that was seen to be sound.
+    """
+
+    def __init__(self, run: RunDirectory, logged: Iterable[str] = ()):
+        self.run, self.kept = run, kept_keys(logged)
         self.broken_at: int | None = None
+        self.broken: list[str] = []  # keys of the log
+        self.sound = 0
+
+    @property
+    def at_start(self) -> bool:
+        """Whether it was so before anything was trained."""
+        return self.broken_at == 0 or (self.broken_at == 1 and "loss" in self.broken)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.sound = state.global_step
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        values = (logs.get("loss"), logs.get("grad_norm"))
-        if any(value is not None and not math.isfinite(value) for value in values):
-            self.broken_at = state.global_step
+        values = {key: logs[key] for key in self.kept if logs.get(key) is not None}
+        broken = [key for key, value in values.items() if not math.isfinite(value)]
+        if not broken:
+            self.sound = state.global_step
+        elif self.broken_at is None:
+            self.broken_at, self.broken = state.global_step, broken
+            self.run.drop_checkpoints(min(self.sound, self.broken_at - 1))
+            control.should_save = control.should_evaluate = False
             control.should_training_stop = True
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if self.broken_at is not None:
+            control.should_evaluate = False

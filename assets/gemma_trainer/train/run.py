@@ -15,11 +15,13 @@ from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.fit import misfit, require_fit
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, versions
+from gemma_trainer.rows.commands import changed, without
 from gemma_trainer.rows.problems import INTERNAL, STOPPED, UNSUPPORTED, Failure, missing
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory, step_of
 from gemma_trainer.train.setup import Prepared, prepare
+from gemma_trainer.train.sound import check_finite
 from gemma_trainer.train.sources import check_apart
 
 DISK_FULL = 2**20  # bytes left
@@ -48,25 +50,20 @@ def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
         write_rows(prepared.held_out.sources, run.path / HELD_OUT)
     try:
         return train(method, prepared, args, run, checkpoint)
-    except Failure as failure:
-        run.fail(failure)
-        raise
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         failure = as_failure(error, run.path)
         run.fail(failure)
+        if failure.exit_code == STOPPED:
+            failure.result = run.ended()
+            failure.next = failure.next or [command(ASSETS / method.script, *argv)]
+        if failure is error:
+            raise
         raise failure from error
 
 
 def launch_words(argv: list[str]) -> list[str]:
     """The arguments of a plan without those that make it one."""
-    return [word for word in _without("--emulate", argv) if word not in ("--plan", "--json")]
-
-
-def _without(flag: str, words: list[str]) -> list[str]:
-    """The words without a flag and its value."""
-    values = {at + 1 for at, word in enumerate(words) if word == flag}
-    left = (word for at, word in enumerate(words) if at not in values)
-    return [word for word in left if word != flag and not word.startswith(f"{flag}=")]
+    return [word for word in without("--emulate", argv) if word not in ("--plan", "--json")]
 
 
 def planned(prepared: Prepared, emulated: str | None) -> Outcome:
@@ -76,21 +73,17 @@ def planned(prepared: Prepared, emulated: str | None) -> Outcome:
     if not found.fits:
         again = ["--plan", *(["--emulate", emulated] if emulated else [])]
         changes = [way.change.split() for way in found.ways if way.change.startswith("--")]
-        outcome.next = [shlex.join([*_changed(plan.launch, change), *again]) for change in changes]
+        outcome.next = [shlex.join([*changed(plan.launch, change), *again]) for change in changes]
         outcome.errors, outcome.exit_code = [misfit(found)], UNSUPPORTED
     return outcome
 
 
-def _changed(launch: str, change: list[str]) -> list[str]:
-    """The words of a command with the flags of `change` in place of its own."""
-    words = shlex.split(launch)
-    for flag in change:
-        words = _without(flag, words) if flag.startswith("--") else words
-    return [*words, *change]
-
-
-def as_failure(error: Exception, path: Path) -> Failure:
-    """What a library raised in the middle of a run, in plain words."""
+def as_failure(error: BaseException, path: Path) -> Failure:
+    """What ended a run in the middle, in plain words."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(STOPPED, "interrupted", "stopped by a signal", fix="Run the same command again.")
     text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     # A full disk reaches us as OSError, or as whatever the writer of a checkpoint made of it.
     if shutil.disk_usage(path).free < DISK_FULL:
@@ -118,11 +111,12 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     log("loading the training libraries and the model")
     # Heavy imports: only from here on, when the plan stands and the data is good.
     from gemma_trainer.models.load import load_tokenizer_files, quiet_libraries
+
+    quiet_libraries()  # before bitsandbytes is imported, which speaks while it is
     from gemma_trainer.train.guards import Checkpoints, FiniteLoss, Recorder, StopOnSignal
 
-    quiet_libraries()
     source = resolve_model(plan.model)
-    finite, signals = FiniteLoss(), StopOnSignal()
+    finite, signals = FiniteLoss(run, method.logged), StopOnSignal()
     callbacks = [Recorder(run, plan.steps, method.logged), Checkpoints(), finite, signals]
     model = method.load_model(plan, source, args.trust_remote_code)
     tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)
@@ -132,30 +126,34 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     before = run.metrics_so_far.get("before") if checkpoint else None
     if before is None:
         before = method.measure(trainer)
+        check_finite(finite, trainer.model, plan, run)
         run.update(metrics={"before": before})
     if checkpoint:
         log(f"resuming from {checkpoint}")
     started = time.monotonic()
     with signals:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        run_loop(trainer, checkpoint, plan.steps)
     seconds = time.monotonic() - started
-    _check_finished(trainer, plan.steps, finite, signals, run)
+    check_finite(finite, trainer.model, plan, run)
+    _check_finished(trainer, plan.steps, signals)
     after = method.measured(run.metrics()[-1], plan.steps) or method.measure(trainer)
+    check_finite(finite, trainer.model, plan, run)
     metrics = {"before": before, "after": after, "train_loss": run.last_loss(), "seconds": round(seconds, 1)}
     return _finish(method, prepared, run, trainer.model, tokenizer, metrics)
 
 
-def _check_finished(trainer, steps: int, finite, signals, run: RunDirectory) -> None:
+def run_loop(trainer, checkpoint: Path | None, steps: int) -> None:
+    """Train from the checkpoint on. One of the last step is only loaded: the trainer would make one more step of it."""
+    if checkpoint is None or step_of(checkpoint) < steps:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        return
+    trainer._load_from_checkpoint(str(checkpoint))
+    trainer.state.global_step = step_of(checkpoint)
+
+
+def _check_finished(trainer, steps: int, signals) -> None:
     """Raises Failure when the loop ended before its last step."""
     done = trainer.state.global_step
-    if finite.broken_at is not None:
-        raise Failure(
-            INTERNAL,
-            "loss-not-finite",
-            f"the loss or its gradient is no number at step {finite.broken_at}; {run.newest_checkpoint() or 'no checkpoint'} "
-            "is the newest checkpoint from before",
-            file=str(run.metrics_file),
-        )
     if done < steps:
         reason = f"signal {signals.received}" if signals.received is not None else "the trainer"
         raise Failure(STOPPED, "stopped", f"{reason} stopped the run after step {done} of {steps}; it is saved")

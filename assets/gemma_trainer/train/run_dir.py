@@ -129,6 +129,12 @@ class RunDirectory:
             if not (checkpoint / COMPLETE).is_file():
                 shutil.rmtree(checkpoint)
 
+    def drop_checkpoints(self, after: int) -> None:
+        """Remove the checkpoints of all steps after `after`."""
+        for checkpoint in self.checkpoints.glob("checkpoint-*"):
+            if step_of(checkpoint) > after:
+                shutil.rmtree(checkpoint)
+
     def read(self) -> dict | None:
         try:
             return json.loads(self.run_file.read_text("utf-8"))
@@ -167,6 +173,15 @@ class RunDirectory:
         status = "stopped" if failure.exit_code == STOPPED else "failed"
         with contextlib.suppress(OSError):
             self.update(status=status, error=failure.problem.as_dict())
+
+    def ended(self) -> dict:
+        """What is told of a run that can go on; `step` is where."""
+        checkpoint = self.newest_checkpoint()
+        return {
+            "run": str(self.path),
+            "status": self.record["status"],
+            "step": step_of(checkpoint) if checkpoint else 0,
+        }
 
     def log(self, line: dict) -> None:
         with self.metrics_file.open("a", encoding="utf-8") as file:
