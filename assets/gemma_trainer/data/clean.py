@@ -7,10 +7,23 @@ from pathlib import Path
 
 from gemma_trainer.data.model import Model
 from gemma_trainer.data.options import Row
-from gemma_trainer.data.pipeline import load_rows
+from gemma_trainer.data.pipeline import first_task, load_rows
+from gemma_trainer.data.reading.sources import shown
 from gemma_trainer.rows.commands import SCRIPTS, command
 from gemma_trainer.rows.content import media_of
 from gemma_trainer.rows.problems import DATA_INVALID, UNSUPPORTED, Failure, Problem
+
+_PAIRS, _CHATS, _PROMPTS = (
+    "pairs of a chosen and a rejected answer",
+    "conversations to learn from",
+    "prompts without answers",
+)
+_KINDS = {"dpo": _PAIRS, "rm": _PAIRS, "sft": _CHATS, "responses": _CHATS, "prompts": _PROMPTS}
+_USES = {
+    _PAIRS: "dpo_train.py or rm_train.py, and evaluate.py with --metric reward-accuracy",
+    _CHATS: "sft_train.py, and evaluate.py without --metric reward-accuracy",
+    _PROMPTS: "distill_dataset.py respond, by which a teacher answers them",
+}
 
 
 def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row], list[Problem]]:
@@ -24,21 +37,27 @@ def read_clean(files: Iterable[Path], task: str, model: Model) -> tuple[list[Row
     rows = list(stream)
     if report.errors_by_code:
         refused = report.rows - report.valid
-        failure = Failure(
-            DATA_INVALID,
-            "data-refused",
-            f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})",
-            fix=command(
-                SCRIPTS / "dataset_prep.py",
-                *("convert", *files, "--family", model.family.name, *(["--task", task] if task != "sft" else [])),
-                *("--out", "clean.jsonl", "--rejects", "rejects.jsonl"),
-            ),
-        )
+        text = f"{refused} of {report.rows} rows are refused ({', '.join(report.errors_by_code)})"
+        made_for = task if report.valid else first_task(files, "auto")
+        if _KINDS[made_for] != _KINDS[task]:
+            text += f": they are {_KINDS[made_for]}, not {_KINDS[task]}"
+            fix = f"Give {_KINDS[task]}, or use {_USES[_KINDS[made_for]]}."
+        else:
+            fix = _converting(files, task, model)
+        failure = Failure(DATA_INVALID, "data-refused", text, fix=fix)
         failure.details = report.errors
         raise failure
     for row in rows:
         _refuse_untold(row)
     return rows, report.warnings
+
+
+def _converting(files: list[Path], task: str, model: Model) -> str:
+    """The command that leaves the rows without a fault."""
+    family = [] if model.reference and model.origin != "asked for" else ["--family", model.family.name]
+    known = ["--model", model.reference] if model.reference else []
+    made = ["--task", task, *family, *known, "--out", "clean.jsonl", "--rejects", "rejects.jsonl"]
+    return command(SCRIPTS / "dataset_prep.py", "convert", *map(shown, files), *made)
 
 
 def _refuse_untold(row: Row) -> None:

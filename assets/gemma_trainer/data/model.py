@@ -25,6 +25,7 @@ class Model:
     tokenizer: RowTokenizer | None = None
     config: dict = field(default_factory=dict)  # config.json of the model, empty when unknown
     chats: bool = True  # it came with a chat template, or its released files do
+    reference: str | None = None  # --model
 
     @property
     def note(self) -> str | None:
@@ -63,7 +64,7 @@ def describe_model(family: str, model: str | None, network: bool = True) -> Mode
     chosen = _chosen(family, facts.family, model)
     origin = "told by the model" if family == "auto" else "asked for"
     renderer = Renderer(chosen, template or plain_template(chosen))
-    return Model(chosen, origin, renderer, tokenizer, facts.config, template is not None)
+    return Model(chosen, origin, renderer, tokenizer, facts.config, template is not None, model)
 
 
 def plain_template(family: Family) -> Template:
@@ -80,7 +81,7 @@ def describe_released(family: str, model: str) -> Model | None:
     chosen = _chosen(family, get_family(checkpoint.family), model)
     base = model.rsplit("/", 1)[-1].lower() == (checkpoint.base or "").rsplit("/", 1)[-1].lower()
     renderer = Renderer(chosen, plain_template(chosen) if base else None)
-    return Model(chosen, "told by the name", renderer, GuessedTokenizer(), checkpoint.config, not base)
+    return Model(chosen, "told by the name", renderer, GuessedTokenizer(), checkpoint.config, not base, model)
 
 
 def _chosen(family: str, told: Family | None, model: str) -> Family:

@@ -227,7 +227,7 @@ PREFERENCE: Entries = {
     "pair-near-identical": (WARNING, "Chosen and rejected differ in case, blanks or punctuation only.", "Check that the difference is meant."),
     "pair-contradiction": (WARNING, "Another row prefers the opposite: the two cancel out.", "Keep one of them."),
     "number-as-text": (WARNING, "A margin or score is stored as text.", "`convert` writes a number."),
-    "margin-invalid": (ERROR, "The margin is no finite number.", "Write a number."),
+    "margin-invalid": (ERROR, "The margin is no finite number, or beyond a million.", "Write a number; divide all margins of the data by the same one where they are too large."),
     "margin-missing": (ERROR, "Some rows have a margin and others do not.", "Give all rows a margin, or none."),
     "margin-negative": (WARNING, "The margin is negative: rejected is preferred.", "Swap the answers."),
     "scores-inverted": (WARNING, "The chosen answer has the lower score.", "Swap the answers, or leave the row out."),

@@ -16,6 +16,7 @@ from gemma_trainer.rows.content import text_of
 from gemma_trainer.rows.roles import ASSISTANT, TOOL, USER
 
 SIDES = ("chosen", "rejected")
+LARGEST_MARGIN = 1_000_000  # rewards are some tens at most: what is far beyond drowns every other row, then overflows
 _WORDS, _LETTERS = re.compile(r"\S+"), re.compile(r"[^\W_]+")
 
 
@@ -85,6 +86,8 @@ def _check_margin(row: dict, notes: Notes) -> None:
         margin = row["margin"]
         if isinstance(margin, bool) or not isinstance(margin, int | float) or not abs(margin) < math.inf:
             notes.fault("margin-invalid", "the margin is no finite number", "margin")
+        elif abs(margin) > LARGEST_MARGIN:
+            notes.fault("margin-invalid", f"the margin is beyond {LARGEST_MARGIN:,}", "margin")
         elif margin < 0:
             notes.fault("margin-negative", "the margin is negative", "margin")
     scores = scores_of(row) if len(row) > 3 else None
