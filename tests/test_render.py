@@ -171,7 +171,7 @@ def test_plain_text_rows():
          "template-refused", "messages[0].tool_calls"),
         ("functiongemma", [CHAT[0], {"role": "tool", "content": "x"}],
          "template-refused", "messages[1].name"),
-        ("gemma4", [{"content": "no role"}], "template-refused", "messages"),
+        ("gemma4", [{"content": "no role"}], "template-refused", "messages[0]"),
         ("gemma3", [], "template-refused", "messages"),
     ],
 )  # fmt: skip

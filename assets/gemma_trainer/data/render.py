@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gemma_trainer.data.marks import UNKNOWN, template_pieces
 from gemma_trainer.data.shown import shown_by
+from gemma_trainer.families.blame import blamed, path_in_row
 from gemma_trainer.families.catalogue import revision
 from gemma_trainer.families.family import ASSISTANT_ROLES, Family, Piece, RenderError
 from gemma_trainer.families.template import Template
@@ -83,7 +84,10 @@ class Renderer:
             raise RenderError("tokens-not-text", "the row holds token ids, which have no text here", "input_ids")
         if "messages" not in row:
             return self._plain_text(row["text"])
-        pieces = self._pieces(row, add_generation_prompt)
+        try:
+            pieces = self._pieces(row, add_generation_prompt)
+        except RenderError as error:
+            raise self._blamed(error, row["messages"], row, row.get("chat_template_kwargs") or {}) from None
         kept = _kept(row["messages"], loss_on)
         return pieces if kept is None else _select(pieces, kept, self.family)
 
@@ -93,7 +97,10 @@ class Renderer:
         messages = row["messages"] if "messages" in row else row["prompt"]
         tools = tools or row.get("tools") or None
         options = {**(row.get("chat_template_kwargs") or {}), **template_kwargs}
-        return self._text(messages, tools, True, options)
+        try:
+            return self._text(messages, tools, True, options)
+        except RenderError as error:
+            raise self._blamed(error, messages, row, options) from None
 
     @cached_property
     def shown(self) -> frozenset[str] | None:
@@ -101,6 +108,10 @@ class Renderer:
         if self.template is None:
             return None
         return shown_by(lambda messages, tools: self._text(messages, tools, False, {}))
+
+    def _blamed(self, error: RenderError, messages: list[dict], row: dict, options: dict) -> RenderError:
+        found = blamed(error, lambda some, tools: self._text(some, tools, False, options), messages, row.get("tools"))
+        return RenderError(found.code, str(found), path_in_row(found.path, {**row, "messages": messages}))
 
     def _text(self, messages: list[dict], tools: list[dict] | None, add_generation_prompt: bool, options: dict) -> str:
         if self._direct:

@@ -62,7 +62,8 @@ RENDERING = {
         "`convert --repair merge-turns` joins neighbours of the same role; or split the row.",
     ),
     "template-refused": _error(
-        "The chat template cannot render the conversation.", "Correct the message that is named."
+        "The chat template cannot render the conversation.",
+        "Correct the message that is named; where none is, use the current template of the model's family.",
     ),
     "mask-ambiguous": _error(
         "The chat template joins messages so that per-message weights or loss on the last turn cannot be placed.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import pairwise
 
 from gemma_trainer.data.checking.check_media import check_media
@@ -19,6 +20,7 @@ from gemma_trainer.data.checking.marks_in_text import (
 from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.shown import CALL_REASONING, REASONING
+from gemma_trainer.families.blame import blamed, path_in_row
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
 from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, says_nothing, text_of, texts
@@ -64,7 +66,7 @@ def check_conversation(
         _check_order(messages, family, notes, path)
 
 
-def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes, path: str) -> None:
+def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes, side: str | None = None) -> None:
     """Rows with parts, tools or other fields: whether the family's renderer takes them.
 
     Plain conversations need no such trial, the checks above cover what can go wrong with them.
@@ -72,10 +74,12 @@ def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes,
     plain = not row.get("tools") and all(m["content"].__class__ is str and len(m) == 2 for m in messages)
     if plain or any(CODES[note.code].severity == "error" for note in notes.found):
         return
+    render = partial(family.render, add_generation_prompt=False, **(row.get("chat_template_kwargs") or {}))
     try:
-        family.render(messages, row.get("tools"), False, **(row.get("chat_template_kwargs") or {}))
+        render(messages, row.get("tools"))
     except RenderError as error:
-        notes.fault(error.code, str(error), (error.path or path).replace("messages", path, 1))
+        error = blamed(error, render, messages, row.get("tools"))
+        notes.fault(error.code, str(error), path_in_row(error.path or "messages", row, side))
 
 
 def check_sft(row: dict, setting: Setting, notes: Notes) -> None:
@@ -95,7 +99,7 @@ def check_sft(row: dict, setting: Setting, notes: Notes) -> None:
         notes.fault("ends-with-tool", "the last message is a tool result", f"messages[{len(messages) - 1}]")
     _check_thinking_used(row, answers, setting.family, notes)
     check_media(row, {"messages": messages}, setting, notes)
-    check_renders(messages, row, setting.family, notes, "messages")
+    check_renders(messages, row, setting.family, notes)
 
 
 def check_prompt(row: dict, setting: Setting, notes: Notes) -> None:
@@ -110,7 +114,7 @@ def check_prompt(row: dict, setting: Setting, notes: Notes) -> None:
     elif all(says_nothing(message["content"]) for message in prompt):
         notes.fault("content-missing", "the prompt is blank", "prompt")
     check_media(row, {"prompt": prompt}, setting, notes)
-    check_renders(prompt, row, setting.family, notes, "prompt")
+    check_renders(prompt, row, setting.family, notes)
 
 
 def check_options(row: dict, notes: Notes) -> None:
