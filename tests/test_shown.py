@@ -105,7 +105,7 @@ def test_lost_reasoning_tells_what_the_template_writes(template, said):
     process(row, Options(shown=shown), Setting(family, CASES, shown), notes)
     assert [note.code for note in notes.found] == (["reasoning-lost"] if said else [])
     if said:
-        assert said in notes.found[0].message and "(revision r5)" in notes.found[0].fix
+        assert said in notes.found[0].message and "revision r5" in notes.found[0].fix
 
 
 @pytest.mark.parametrize("name", CALL_ROWS)

@@ -25,5 +25,5 @@ class Setting:
     def better_template(self) -> str:
         """What mends a row of which the template in use leaves out what the family's current one writes."""
         family = self.family
-        newest = f"the current template of {family.title} (revision {family.current_revision})"
+        newest = f"the current template of {family.title}, revision {family.current_revision},"
         return f"put {newest} in place of the model's own, or start from the instruction-tuned (-it) model"
