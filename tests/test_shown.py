@@ -81,6 +81,12 @@ def test_current_templates_show_what_the_family_says(name):
     assert Renderer(family).shown is None
 
 
+def test_calls_without_their_arguments_are_not_written():
+    names = "{%- for c in m.tool_calls or [] -%}{{- c.function.name -}}{%- endfor -%}"
+    shown = Renderer(get_family("gemma4"), Template(BARE.replace("{%- endfor -%}", names + "{%- endfor -%}", 1))).shown
+    assert CALLS not in shown and RESULTS in shown
+
+
 @pytest.mark.parametrize("revision", OLDER)
 def test_older_gemma4_templates_show_tools(revision):
     shown = Renderer(get_family("gemma4"), older_gemma4(revision)).shown
