@@ -31,6 +31,8 @@ def place(tmp_path):
     write("moved", **adapter | {"adapter_config.json": json.dumps({**config, "base_model_name_or_path": "/no/base"})})
     write("broken", **adapter | {"adapter_config.json": "{"})
     write("reward", **adapter | {"adapter_config.json": json.dumps({**config, "task_type": "SEQ_CLS"})})
+    write("rewards", "done", **{"config.json": json.dumps({"architectures": ["Gemma3TextForSequenceClassification"]})})
+    write("prompts", **adapter | {"adapter_config.json": json.dumps({**config, "peft_type": "PROMPT_TUNING"})})
     return tmp_path
 
 
@@ -77,7 +79,12 @@ def test_the_hash_is_of_the_content(place):
         (None, "empty", "adapter-unreadable"),
         (None, "base/tokenizer.json", "adapter-unreadable"),
         (None, "nowhere", "adapter-unreadable"),
-        (None, "reward", "adapter-unreadable"),
+        (None, "reward", "reward-model-given"),
+        ("reward", None, "reward-model-given"),
+        (None, "rewards", "reward-model-given"),
+        ("rewards", None, "reward-model-given"),
+        ("rewards", "run", "reward-model-given"),
+        (None, "prompts", "adapter-unreadable"),
         ("run", "run", "usage"),
         (None, "moved", "model-not-found"),
         ("base", "broken", "adapter-unreadable"),
@@ -88,4 +95,4 @@ def test_what_cannot_be_started_from_is_refused(model, adapter, code, place, mon
     monkeypatch.chdir(place)
     with pytest.raises(Failure) as failure:
         find_start(model, adapter)
-    assert failure.value.problem.code == code
+    assert (failure.value.exit_code, failure.value.problem.code) == (2, code)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
+MISSING_KEYS = "Found missing adapter keys"  # how PEFT's warning begins
 LINEARS = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj"
 # Parts of multimodal checkpoints that text never reaches.
 TOWERS = re.compile(r"(^|\.)(vision_tower|audio_tower|vision_model|multi_modal_projector|embed_vision|embed_audio)\.")
@@ -23,7 +26,6 @@ def quiet_libraries() -> None:
     """Keep the libraries' advice to developers, and bars where nobody watches, out of a run's messages."""
     import logging
     import sys
-    import warnings
 
     import transformers
 
@@ -180,19 +182,42 @@ def load_adapter(
     """
     from peft import PeftModel
 
-    try:
+    with adapter_errors(adapter):
         if isinstance(model, PeftModel):
-            model.load_adapter(adapter, name, is_trainable=trainable)
+            require_keys(adapter, model.load_adapter(adapter, name, is_trainable=trainable).missing_keys)
             return model
         return PeftModel.from_pretrained(model, adapter, name, is_trainable=trainable)
+
+
+@contextmanager
+def adapter_errors(adapter: str) -> Iterator[None]:
+    """Loading an adapter: what PEFT raises, and what is missing, of which it only warns, is a Failure (exit 2)."""
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.filterwarnings("always", message=MISSING_KEYS)
+            yield
+    except Failure:
+        raise
     except Exception as error:  # as above
-        raise Failure(
-            USAGE, "adapter-unreadable", f"{adapter} does not load on this model: {_reason(error)}"
-        ) from error
+        text = f"{adapter} does not load on this model: {_reason(error)}"
+        raise Failure(USAGE, "adapter-unreadable", text) from error
+    for each in told:
+        text = str(each.message)
+        if text.startswith(MISSING_KEYS):
+            require_keys(adapter, re.findall(r"'([^']+)'", text))
+        warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+
+
+def require_keys(adapter: str, missing: list[str]) -> None:
+    if missing:
+        text = f"{adapter} lacks {len(missing)} weights of its own layers (first: {missing[0]}); they would stay as new"
+        raise Failure(USAGE, "adapter-unreadable", text)
 
 
 def _reason(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+    """The first line that says something: PyTorch names what does not fit below a heading."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[lines[0].endswith(":") and len(lines) > 1][:300]
 
 
 def adapter_base(adapter: str | Path) -> str:

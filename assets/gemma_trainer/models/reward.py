@@ -80,8 +80,11 @@ def load_reward_model(
 def is_reward_model(folder: str | Path) -> bool:
     """Whether a local folder holds a reward model, as an adapter or in full."""
     adapter, config = (_read(Path(folder) / name) for name in ("adapter_config.json", "config.json"))
-    if adapter:
-        return adapter.get("task_type") == "SEQ_CLS"
+    return adapter.get("task_type") == "SEQ_CLS" if adapter else scores(config)
+
+
+def scores(config: dict) -> bool:
+    """Whether the model of a config.json has a head of scores in place of its vocabulary."""
     return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or [])
 
 
@@ -158,9 +161,10 @@ def _plan(run: str | Path) -> dict:
 def _read(path: Path) -> dict:
     """A JSON object, empty when there is none."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _best_device() -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from gemma_trainer.families.checkpoints import Checkpoint, find_checkpoint, near
 from gemma_trainer.families.shape import Shape, read_shape
 from gemma_trainer.models.load import TOWERS, adapter_base
 from gemma_trainer.models.resolve import HUB_ID
+from gemma_trainer.models.tensors import read_headers
 from gemma_trainer.rows.problems import USAGE, Failure
 
 TOKEN_BYTES = 127  # of tokenizer.json for each word of the vocabulary, in Gemma 3's
@@ -84,26 +85,9 @@ def encoders_in(folder: Path, config: dict) -> int | None:
     """Parameters of encoders, counted in the headers of the weight files; None when there are none to read."""
     if "text_config" not in config:
         return 0
-    files = sorted(folder.glob("*.safetensors"))
-    try:
-        return sum(_encoders(file) for file in files) if files else None
-    except (OSError, ValueError, struct.error):
-        return None
-
-
-def _encoders(file: Path) -> int:
-    """https://github.com/huggingface/safetensors: 8 bytes of length, then JSON with the shape of each tensor."""
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header = json.loads(stream.read(min(length, 1 << 28)))
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__" and re.search(TOWERS, name):
-            count = 1
-            for width in tensor["shape"]:
-                count *= width
-            total += count
-    return total
+    found = read_headers(folder)
+    encoders = (tensor for name, tensor in found.items() if re.search(TOWERS, name))
+    return sum(math.prod(tensor.shape) for tensor in encoders) if found else None
 
 
 def _unknown(reference: str) -> Failure:

@@ -20,6 +20,16 @@ TRAINING: Entries = {
         "The adapter folder is damaged or belongs to another model.",
         "Give the run directory and the base model of one run.",
     ),
+    "adapter-other-base": (
+        WARNING,
+        "The adapter was trained on another model than the one that is given for it; it fits by shape alone.",
+        "Give the base model of the adapter, or leave --model out.",
+    ),
+    "reward-model-given": (
+        ERROR,
+        "A reward model scores answers and writes none; training starts from a model that writes.",
+        "Give the SFT run that it began with, or make one: sft_train.py.",
+    ),
     "run-unfinished": (
         ERROR,
         "The run directory to start from holds a run that did not finish.",

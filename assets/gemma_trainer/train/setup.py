@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gemma_trainer.data.clean import read_clean
 from gemma_trainer.data.encode import RowTokenizer
@@ -11,6 +12,7 @@ from gemma_trainer.data.model import Model, describe_model, describe_released
 from gemma_trainer.data.reading.sources import data_hash, expand
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.data.split import split_by_prompt
+from gemma_trainer.models.reward import scores
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.answer import doubts
 from gemma_trainer.plan.emulate import emulate
@@ -19,9 +21,10 @@ from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import REMOTE_FAILED, USAGE, Failure, Problem
+from gemma_trainer.train.adapter_fit import check_fit, other_base
 from gemma_trainer.train.method import Method
 from gemma_trainer.train.rows import EncodedSet, check_trained
-from gemma_trainer.train.start import Start, find_start
+from gemma_trainer.train.start import Start, find_start, reward_model_given
 
 RANK = 16
 
@@ -55,7 +58,13 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     described, warnings = _describe(args, start.files)
     family, renderer, tokenizer = described.family, described.renderer, described.tokenizer
     config = described.config or _describe(args, start.model)[0].config  # an adapter folder has none
+    if scores(config):
+        raise reward_model_given(start.model)
     model = size_of(start.model, config)
+    if start.adapter:
+        check_fit(Path(start.adapter["path"]), start.model)
+        other = other_base(Path(start.adapter["path"]), start.model) if args.model and adapter else None
+        warnings += [other] if other else []
     plain = _plain_template(described, warnings)
 
     sides = _load(args, method.name, described)

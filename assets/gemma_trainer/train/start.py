@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from gemma_trainer.models.load import adapter_base
 from gemma_trainer.models.resolve import HUB_ID, is_local
+from gemma_trainer.models.reward import is_reward_model
 from gemma_trainer.plan.adapter import CONFIG, WEIGHTS, adapter_hash, weights_of
-from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
+from gemma_trainer.rows.problems import USAGE, Failure
 
 
 class Start(NamedTuple):
@@ -28,10 +29,13 @@ class Start(NamedTuple):
 
 
 def find_start(model: str | None, adapter: str | None) -> Start:
-    """From --model and --adapter; each may name a run directory. Raises Failure (exit 2, 5)."""
+    """From --model and --adapter; each may name a run directory. Raises Failure (exit 2)."""
     given = adapter or model
     folder = Path(given).expanduser()
     _check_finished(folder)
+    for name in filter(None, (adapter, model)):
+        if is_reward_model(Path(name).expanduser()):
+            raise reward_model_given(name)
     if not (folder / CONFIG).is_file():
         if adapter and (folder / "config.json").is_file() and not model:
             return _model(str(folder))  # the run directory of a full fine-tuning
@@ -74,13 +78,15 @@ def _describe(folder: Path) -> dict:
         config = {"r": None, "lora_alpha": None, **json.loads((folder / CONFIG).read_text("utf-8"))}
     except (OSError, ValueError, TypeError):
         raise Failure(USAGE, "adapter-unreadable", f"{folder} holds no readable {CONFIG}") from None
-    if config.get("peft_type") != "LORA" or config.get("task_type") == "SEQ_CLS":
-        kind = "a reward model" if config.get("task_type") == "SEQ_CLS" else config.get("peft_type")
-        raise Failure(
-            UNSUPPORTED, "adapter-unreadable", f"{folder} is {kind}, and training goes on from LoRA of a chat model"
-        )
+    if config.get("peft_type") != "LORA":
+        text = f"{folder} is {config.get('peft_type')}, and training goes on from LoRA"
+        raise Failure(USAGE, "adapter-unreadable", text, fix="Merge it into its model, and give that as --model.")
     facts = {"path": str(folder), "hash": adapter_hash(folder)}
     return {**facts, "rank": config["r"], "alpha": config["lora_alpha"]}
+
+
+def reward_model_given(name: str) -> Failure:
+    return Failure(USAGE, "reward-model-given", f"{name} is a reward model")
 
 
 def run_of(folder: Path) -> dict | None:

@@ -10,7 +10,7 @@ from transformers import set_seed
 from trl import RewardConfig, RewardTrainer
 
 from gemma_trainer.evaluate.rewards import measure_rewards, score_pairs
-from gemma_trainer.models.load import freeze_towers
+from gemma_trainer.models.load import adapter_errors, freeze_towers, require_keys
 from gemma_trainer.models.reward import HEAD, keep_float
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure
@@ -60,9 +60,12 @@ def from_adapter(model, path: str):
     from peft import LoraConfig, load_peft_weights, set_peft_model_state_dict
 
     head = model.get_submodule(HEAD).weight.detach().clone()
-    adapted = with_layers(model, LoraConfig.from_pretrained(path))
-    weights = load_peft_weights(path, device="cpu") | {f"base_model.model.{HEAD}.weight": head}
-    unknown = set_peft_model_state_dict(adapted, weights).unexpected_keys
+    with adapter_errors(path):
+        adapted = with_layers(model, LoraConfig.from_pretrained(path))
+        weights = load_peft_weights(path, device="cpu") | {f"base_model.model.{HEAD}.weight": head}
+        loaded = set_peft_model_state_dict(adapted, weights)
+        require_keys(path, [key for key in loaded.missing_keys if "lora_" in key])
+    unknown = loaded.unexpected_keys
     if unknown:
         text = f"{path} holds {len(unknown)} weights that a reward model has no place for (first: {unknown[0]})"
         raise Failure(USAGE, "adapter-unreadable", text, fix="Merge it into its model, and start from that.")
