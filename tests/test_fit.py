@@ -9,7 +9,7 @@ import pytest
 
 from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan.emulate import emulate, smallest_card
-from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, require_fit, settings_for
+from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, misfit, require_fit, settings_for
 from gemma_trainer.plan.memory import GIB, estimate
 from gemma_trainer.plan.size import released, size_of
 from gemma_trainer.rows.problems import Failure
@@ -177,3 +177,9 @@ def test_the_figures_of_the_hardware_page():
             total = estimate(model, settings_for(model, machine, Wishes(), mode)).total / GIB
             assert float(figure) == pytest.approx(total, abs=0.51 if mode == "full" else 0.051), name
             assert card == (smallest_card(total / USABLE["cuda"]) or ("none",))[0]
+
+
+def test_a_mode_that_nobody_asked_for_is_told_as_the_smallest():
+    model, hardware = "google/gemma-4-31B-it", "cpu-16G"
+    assert "even in qlora, the smallest mode, at" in misfit(planned(model, hardware)).message
+    assert "-it in lora at" in misfit(planned(model, hardware, mode="lora")).message

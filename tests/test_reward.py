@@ -208,3 +208,12 @@ def test_a_folder_without_a_reward_model_is_told(tiny, tmp_path):
         with pytest.raises(Failure) as failure:
             load_reward_model(folder)
         assert failure.value.exit_code == 2 and failure.value.problem.code == "reward-model-expected"
+
+
+def test_the_new_head_is_no_news(tmp_path, capfd):
+    from transformers.utils import logging
+
+    make_tiny(tmp_path / "tiny")
+    before = logging.get_verbosity()
+    load_base(str(tmp_path / "tiny"), dtype="float32", device="cpu")
+    assert "score.weight" not in capfd.readouterr().err and logging.get_verbosity() == before

@@ -146,7 +146,10 @@ def test_a_checkpoint_cut_by_the_kill_is_not_used(place, undisturbed):
 def test_sigterm_saves_and_exits_6(place, undisturbed):
     code, output = kill_after(place, "stopped", 4, *DROPOUT, number=signal.SIGTERM)
     assert code == 6, output
-    assert json.loads(output)["errors"][0]["code"] == "stopped"
+    told = json.loads(output)
+    assert told["errors"][0]["code"] == "stopped" and told["result"]["step"] >= 4
+    assert (told["result"]["run"], told["result"]["status"]) == ("stopped", "stopped")
+    assert "sft_train.py" in told["next"][0] and "--max-steps 30" in told["next"][0]
     assert json.loads((place / "stopped" / "run.json").read_text())["status"] == "stopped"
     assert train(place, "stopped", *DROPOUT).code == 0
     assert losses(place / "stopped") == pytest.approx(losses(undisturbed), abs=1e-6)

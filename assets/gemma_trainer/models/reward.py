@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,9 +98,23 @@ def load_base(
     from the checkpoint, or Failure (exit 5) is raised.
     """
     options = {"dtype": dtype, "device": device, "quantize": quantize, "trust_remote_code": trust_remote_code}
-    model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **options)
+    with _without_reports():  # that the head is new is meant
+        model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **options)
     model.get_submodule(HEAD).weight.data.zero_()
     return model
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """Without what transformers says of weights that it finds or misses; `load_checkpoint` looks at them itself."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def keep_float(model: PreTrainedModel) -> None:

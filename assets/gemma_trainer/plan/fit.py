@@ -64,6 +64,7 @@ class Fit:
     longest: int
     why: dict[str, str]
     ways: list[Way] = field(default_factory=list)
+    modes: frozenset[str] = frozenset()  # that were tried
 
     @property
     def fits(self) -> bool:
@@ -118,6 +119,7 @@ def fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) 
         effective=wishes.effective,
         longest=longest(model, settings, budget),
         why=_reasons(model, settings, tried[0], hardware, wishes),
+        modes=frozenset(each.mode for each in tried),
     )
     return found if found.fits else replace(found, ways=ways_to_fit(found, hardware, wishes))
 
@@ -139,7 +141,8 @@ def require_fit(found: Fit) -> None:
 def misfit(found: Fit) -> Problem:
     """Why the run that is asked for does not fit, and the cheapest ways that make it."""
     settings, need, have = found.settings, found.estimate.total / GIB, found.budget / GIB
-    text = f"{found.model.name} in {settings.mode} at {settings.length} tokens takes {need:.1f} GiB, and a run may take {have:.1f}"
+    mode = f"even in {settings.mode}, the smallest mode," if len(found.modes) > 1 else f"in {settings.mode}"
+    text = f"{found.model.name} {mode} at {settings.length} tokens takes {need:.1f} GiB, and a run may take {have:.1f}"
     return Problem("does-not-fit", text, fix="; or ".join(map(str, found.ways)) or None)
 
 

@@ -37,6 +37,7 @@ def loading_code(plan: Plan) -> str:
     if quantized:
         lines.append(f"quantization = {QUANTIZED.format(dtype=plan.dtype)}")
         options += ", quantization_config=quantization"
+    lines += ['# "newly initialized: score.weight" is harmless here: the adapter brings the head'] * adapter
     source = resolve_model(plan.model) if adapter else "{folder}"
     reader = "RewardModel" if own else "AutoModelForSequenceClassification"
     lines.append(f'model = {reader}.from_pretrained("{source}", {options})')

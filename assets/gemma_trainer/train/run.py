@@ -32,17 +32,19 @@ def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     prepared = prepare(args, method, command(ASSETS / method.script, *launch_words(argv)))
     run = RunDirectory(Path(args.output_dir or Path("runs") / default_name(prepared.plan.model, method)).expanduser())
     check_apart(run.path, args, prepared.plan)
-    if args.plan:
-        return planned(prepared, args.emulate)
-    require_fit(prepared.fit)
-    require_training_packages(prepared.plan.mode, args.report_to)
-    checkpoint = run.open(args.resume, args.overwrite)
     record = {
         "command": method.script,
         "arguments": {key: value for key, value in vars(args).items() if key not in ("json", "debug", "config")},
         "plan": prepared.plan.as_dict(),
         "versions": versions(),
     }
+    if args.plan:
+        # Other hardware has other disks, and the plan of a demo that learns from pairs is of its untrained model.
+        refusal = None if args.emulate or args.demo else run.refusal(args.resume, args.overwrite, record)
+        return planned(prepared, args.emulate, refusal)
+    require_fit(prepared.fit)
+    require_training_packages(prepared.plan.mode, args.report_to)
+    checkpoint = run.open(args.resume, args.overwrite)
     run.start(record)
     log(prepared.plan.summary())
     log(masked_sample(prepared.train, colour=sys.stderr.isatty()))
@@ -66,8 +68,8 @@ def launch_words(argv: list[str]) -> list[str]:
     return [word for word in without("--emulate", argv) if word not in ("--plan", "--json")]
 
 
-def planned(prepared: Prepared, emulated: str | None) -> Outcome:
-    """The plan, with the command that runs it; or exit 5 with plans that would fit."""
+def planned(prepared: Prepared, emulated: str | None, refusal: Failure | None) -> Outcome:
+    """The plan, with the command that runs it; or exit 5 with plans that would fit; or the `refusal` of its directory."""
     plan, found = prepared.plan, prepared.fit
     outcome = Outcome({"plan": plan.as_dict()}, warnings=prepared.warnings, next=[plan.launch], summary=plan.summary())
     if not found.fits:
@@ -75,6 +77,8 @@ def planned(prepared: Prepared, emulated: str | None) -> Outcome:
         changes = [way.change.split() for way in found.ways if way.change.startswith("--")]
         outcome.next = [shlex.join([*changed(plan.launch, change), *again]) for change in changes]
         outcome.errors, outcome.exit_code = [misfit(found)], UNSUPPORTED
+    elif refusal:
+        outcome.next, outcome.errors, outcome.exit_code = [], [refusal.problem], refusal.exit_code
     return outcome
 
 

@@ -33,7 +33,19 @@ IDENTITY = (
     "plan.data.data_hash",
     "plan.steps",
 )
-FREE = {"resume", "output_dir", "report_to", "json", "debug", "config", "overwrite", "save_steps", "demo"}
+FREE = {
+    "resume",
+    "output_dir",
+    "report_to",
+    "json",
+    "debug",
+    "config",
+    "overwrite",
+    "save_steps",
+    "demo",
+    "plan",
+    "emulate",
+}
 
 
 def write_json(path: Path, value: object) -> None:
@@ -82,6 +94,26 @@ class RunDirectory:
             raise Failure(USAGE, "output-unwritable", f"{self.path} is a file")
         if (self.path / LOCK).exists():
             self._claim()
+        checkpoint = self._where_to_begin(resume, overwrite)
+        if overwrite and resume in ("auto", "never") and self.path.exists() and any(self.path.iterdir()):
+            shutil.rmtree(self.path)
+            self._lock = None
+        return checkpoint
+
+    def refusal(self, resume: str, overwrite: bool, record: dict) -> Failure | None:
+        """What `open` or `start` would raise, told without touching anything."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise Failure(USAGE, "output-unwritable", f"{self.path} is a file")
+            self._where_to_begin(resume, overwrite)
+            if not (overwrite and resume in ("auto", "never")):
+                self._require_same(self.read(), record)
+        except Failure as failure:
+            return failure
+        return None
+
+    def _where_to_begin(self, resume: str, overwrite: bool) -> Path | None:
+        """As `open`, before anything is removed."""
         if resume not in ("auto", "never"):
             return self._chosen_checkpoint(Path(resume))
         if not self.path.exists() or not any(self.path.iterdir()):
@@ -90,8 +122,6 @@ class RunDirectory:
         if overwrite:
             if previous is None:
                 raise Failure(USAGE, "output-exists", f"{self.path} is not a run directory, it stays as it is")
-            shutil.rmtree(self.path)
-            self._lock = None
             return None
         done = previous is not None and previous["status"] == "done"
         if previous is None or done or resume == "never":
@@ -144,15 +174,7 @@ class RunDirectory:
     def start(self, record: dict) -> None:
         """Write run.json. What stands there already is compared first; Failure (exit 2) names what changed."""
         previous = self.read()
-        if previous is not None:
-            changed = _differences(previous, record)
-            if changed:
-                raise Failure(
-                    USAGE,
-                    "resume-mismatch",
-                    f"{self.path} was begun with other settings: {'; '.join(changed)}",
-                    fix="Give the same arguments and data, choose another --output-dir, or pass --overwrite.",
-                )
+        self._require_same(previous, record)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._claim()
@@ -163,6 +185,16 @@ class RunDirectory:
         begun = previous["started"] if previous else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._record = {**record, "status": "running", "started": begun, "metrics": kept}
         write_json(self.run_file, self._record)
+
+    def _require_same(self, previous: dict | None, record: dict) -> None:
+        changed = _differences(previous, record) if previous is not None else []
+        if changed:
+            raise Failure(
+                USAGE,
+                "resume-mismatch",
+                f"{self.path} was begun with other settings: {'; '.join(changed)}",
+                fix="Give the same arguments and data, choose another --output-dir, or pass --overwrite.",
+            )
 
     def update(self, **values: object) -> None:
         self._record.update(values)
