@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import numpy
 import pytest
+from safetensors.numpy import save_file
 
 from gemma_trainer.plan.emulate import emulate
 from gemma_trainer.plan.fit import Wishes, fit
@@ -234,7 +236,10 @@ def test_an_adapter_whose_base_is_not_here_is_planned(place, tmp_path):
         (adapter / name).unlink()
     facts = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "base_model_name_or_path": "google/gemma-3-270m-it"}
     (adapter / "adapter_config.json").write_text(json.dumps(facts))
-    (adapter / "adapter_model.safetensors").write_bytes(b"x")
+    shapes = {"lora_A": (8, 640), "lora_B": (1024, 8)}
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {f"{name}.{part}.weight": numpy.zeros(shape, "float32") for part, shape in shapes.items()}
+    save_file(tensors, adapter / "adapter_model.safetensors")
     done = ask(place, "sft", "--model", adapter, "--max-length", 64, "--emulate", "cpu-16G")
     plan = planned(done)
     assert plan["lora"]["rank"] == 8 and "tokens-guessed" not in done.codes
