@@ -39,7 +39,7 @@ def add_arguments(parser):
 
 def run(args) -> cli.Outcome:
     hardware = emulate(args.emulate) if args.emulate else detect()
-    wishes = Wishes(method=args.method, length=args.max_length)
+    wishes = answer.wishes_for(hardware, args.method, args.max_length)
     budget = budget_of(hardware) / GIB
     outcome = cli.Outcome({"hardware": hardware.as_dict(), "budget_gib": round(budget, 2)})
     lines = [f"machine   {hardware}; a run may take {budget:.1f} GiB of each device"]
@@ -67,7 +67,7 @@ def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes)
         "model": facts,
         "table": table,
         "fit": found.as_dict(),
-        "route": _route(outcome, hardware, found),
+        "route": _route(outcome, hardware, args.method, found),
     }
     outcome.warnings += answer.doubts(model, args.max_length)
     if not found.fits:
@@ -88,7 +88,7 @@ def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes)
 def _about_machine(outcome: cli.Outcome, hardware: Hardware, wishes: Wishes) -> list[str]:
     """The largest models that fit."""
     found = answer.largest(hardware, wishes)
-    outcome.result |= {"largest": found, "route": _route(outcome, hardware)}
+    outcome.result |= {"largest": found, "route": _route(outcome, hardware, wishes.method)}
     outcome.exit_code = UNSUPPORTED if outcome.errors else OK
     lines = _route_lines(outcome.result["route"])
     for mode, best in found.items():
@@ -97,10 +97,10 @@ def _about_machine(outcome: cli.Outcome, hardware: Hardware, wishes: Wishes) -> 
     return lines
 
 
-def _route(outcome: cli.Outcome, hardware: Hardware, found=None) -> dict | None:
+def _route(outcome: cli.Outcome, hardware: Hardware, method: str, found=None) -> dict | None:
     """None, and an error, where no script trains."""
     try:
-        return answer.route(found, hardware)
+        return answer.route(found, hardware, method)
     except Failure as failure:
         outcome.errors.append(failure.problem)
         return None

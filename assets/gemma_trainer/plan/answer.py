@@ -62,9 +62,16 @@ def largest(hardware: Hardware, wishes: Wishes) -> dict[str, dict | None]:
     return found
 
 
-def route(found: Fit | None, hardware: Hardware) -> dict:
+def wishes_for(hardware: Hardware, method: str, length: int) -> Wishes:
+    """What is asked about, in the engine that would be chosen."""
+    nothing_trains = hardware.kind == "tpu"
+    backend = "trl" if nothing_trains else planning.choose_backend("auto", hardware, method)[0]
+    return Wishes(method=method, backend=backend, length=length)
+
+
+def route(found: Fit | None, hardware: Hardware, method: str) -> dict:
     """Engine, mode and number format, each with its reason; for any model where none is asked about."""
-    backend, why_backend = planning.choose_backend("auto", hardware)
+    backend, why_backend = planning.choose_backend("auto", hardware, method)
     if found:
         why = {"backend": why_backend, **found.why}
         return {"backend": backend, "mode": found.settings.mode, "dtype": found.settings.dtype, "why": why}

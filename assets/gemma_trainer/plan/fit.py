@@ -27,6 +27,7 @@ class Wishes:
     """What the user asked for; None leaves the choice open."""
 
     method: str = "sft"
+    backend: str = "trl"  # is chosen before
     mode: str | None = None
     dtype: str | None = None
     micro: int | None = None
@@ -147,11 +148,12 @@ def misfit(found: Fit) -> Problem:
 
 
 def settings_for(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str, dtype: str | None = None) -> Settings:
-    """One row a pass on one device, as the TRL engine would run it."""
+    """One row a pass on one device."""
     dtype, _ = planning.choose_dtype(dtype or wishes.dtype, mode, hardware)
     micro = wishes.micro or 1
     settings = Settings(
         method=wishes.method,
+        backend=wishes.backend,
         mode=mode,
         dtype=dtype,
         autocast=dtype == "bfloat16" or (hardware.kind == "cuda" and hardware.bfloat16),
@@ -229,7 +231,7 @@ def _reasons(
         **({"parallel": _why_parallel(model, settings)} if settings.ranks > 1 else {}),
         **(
             {"experts": "4-bit mode of transformers leaves experts in 16 bits"}
-            if model.shape.experts and settings.mode == "qlora"
+            if model.shape.experts and settings.mode == "qlora" and settings.backend == "trl"
             else {}
         ),
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.rows.problems import Problem
@@ -19,7 +22,9 @@ NEEDS = {
     "train in 4 bits": ("bitsandbytes",),
     "read GGUF": ("gguf", "transformers"),
 }
-RECORDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "tokenizers")
+RECORDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "tokenizers", "unsloth")  # fmt: skip
+
+SKILL = Path(__file__).parents[3]
 
 
 class Clash(NamedTuple):
@@ -70,6 +75,34 @@ def missing_packages(work: str) -> list[str]:
     return [name for name in NEEDS[work] if installed(name) is None]
 
 
+def unsloth_install() -> str:
+    """The command that installs Unsloth with versions that it was run with. It takes older ones than the newest set."""
+    skill = os.path.relpath(SKILL)
+    pins = os.path.join(skill, "constraints", "unsloth.txt")  # noqa: PTH118 - a Path drops the dot in front
+    return install_command(["-c", shlex.quote(pins), shlex.quote(f"{skill}[unsloth]")])
+
+
+def unsloth_lack() -> str | None:
+    """Why `import unsloth` would fail or train wrongly, None where it is ready: it, or what its own pins ask for."""
+    for package in ("unsloth", "unsloth_zoo"):
+        found = installed(package)
+        if found is None:
+            return f"{package} is not installed"
+        for name, here, wanted in broken_pins(package):
+            return f"{package} {found} wants {name} {wanted}, and {here or 'none'} is installed"
+    return None
+
+
+def broken_pins(package: str) -> list[tuple[str, str | None, str]]:
+    """(name, installed version, wanted) of what training uses and an installed package wants in another version."""
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(line) for line in requires(package) or []]
+    wanted = [each for each in wanted if each.name in RECORDED and (not each.marker or each.marker.evaluate({"extra": ""}))]
+    met = ((each, installed(each.name)) for each in wanted)
+    return [(each.name, here, str(each.specifier)) for each, here in met if not (here and each.specifier.contains(here, True))]
+
+
 def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
     """({work: {"ready", "missing", "install"}}, warnings). On a machine without a GPU the CPU build of torch is named."""
     table, problems = {}, []
@@ -85,6 +118,8 @@ def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
         if found and clash.low <= _numbers(found) < clash.high:
             fix = install_command([clash.fix])
             problems.append(Problem("version-clash", f"{clash.message} (installed: {found})", fix=fix))
+    if installed("unsloth") and (lack := unsloth_lack()):
+        problems.append(Problem("version-clash", lack, fix=unsloth_install()))
     if installed("torch") and not shutil.which("nvidia-smi") and "+cu" in (installed("torch") or ""):
         problems.append(Problem("torch-build", "a CUDA build of torch on a machine without an NVIDIA driver"))
     return table, problems

@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 
 from gemma_trainer.plan.hardware import Hardware
-from gemma_trainer.rows.problems import UNSUPPORTED, Failure
+from gemma_trainer.plan.packages import unsloth_install, unsloth_lack
+from gemma_trainer.rows.problems import DEPENDENCY_MISSING, UNSUPPORTED, Failure
 
 MODES = {"cuda": ("qlora", "lora"), "mps": ("lora",), "cpu": ("lora", "qlora"), "tpu": ("lora",)}  # by preference
 WARMUP = 0.05  # share of the steps
@@ -101,18 +102,52 @@ def answer_lengths(data: dict) -> str:
     return f"of {chosen:.1f} tokens chosen, of {rejected:.1f} rejected"
 
 
-def choose_backend(wish: str, hardware: Hardware) -> tuple[str, str]:
-    """(engine, why). The one place where an engine is chosen. Raises Failure (exit 5) where there is none."""
+def choose_backend(
+    wish: str, hardware: Hardware, method: str = "sft", mode: str | None = None, dropout: float = 0.0
+) -> tuple[str, str]:
+    """(engine, why). The one place where an engine is chosen. Raises Failure: exit 4 where Unsloth is asked for and not
+    ready, 5 where there is no engine."""
     if hardware.kind == "tpu":
         text = "no script of the pack trains on a TPU"
         raise Failure(UNSUPPORTED, "hardware-unsupported", text, fix="Use an NVIDIA GPU, an Apple GPU or a CPU.")
+    if wish == "unsloth":
+        _require_unsloth(hardware, method, mode, dropout)
     if wish != "auto":
         return wish, "asked for"
-    return "trl", {
-        "cuda": "runs LoRA, QLoRA and full fine-tuning on one NVIDIA GPU",
-        "mps": "the path for Apple GPUs",
-        "cpu": "the path for machines without a GPU",
-    }[hardware.kind]
+    if hardware.kind != "cuda":
+        return "trl", {"mps": "the path for Apple GPUs", "cpu": "the path for machines without a GPU"}[hardware.kind]
+    unfit = _not_for_unsloth(hardware, method, mode, dropout)
+    unfit = unfit or ("Unsloth is for QLoRA first" if mode == "lora" else None)
+    if unfit:
+        return "trl", f"runs LoRA, QLoRA and full fine-tuning; {unfit}"
+    lack = unsloth_lack()
+    if lack:
+        return "trl", f"runs LoRA, QLoRA and full fine-tuning on one NVIDIA GPU; Unsloth would take less memory, but {lack}"
+    return "unsloth", "takes the least time and memory for QLoRA on one NVIDIA GPU"
+
+
+def _require_unsloth(hardware: Hardware, method: str, mode: str | None, dropout: float) -> None:
+    """Raises Failure where Unsloth cannot do what is asked for."""
+    unfit = _not_for_unsloth(hardware, method, mode, dropout)
+    if unfit:
+        raise Failure(UNSUPPORTED, "backend-unsupported", unfit, fix="Pass --backend trl.")
+    lack = unsloth_lack()
+    if lack:
+        install = unsloth_install()
+        raise Failure(DEPENDENCY_MISSING, "dependency-missing", f"--backend unsloth: {lack}: {install}", fix=install)
+
+
+def _not_for_unsloth(hardware: Hardware, method: str, mode: str | None, dropout: float) -> str | None:
+    """Why Unsloth is out of the question, wherever it is installed."""
+    if hardware.devices > 1:
+        return f"the Unsloth engine uses one GPU, and there are {hardware.devices}"
+    if hardware.kind == "mps":
+        return "the Unsloth engine needs an NVIDIA GPU or a CPU"
+    if method == "rm":
+        return "Unsloth loads no reward models"
+    if mode == "full":
+        return "the Unsloth engine trains adapters"
+    return "Unsloth's LoRA layers have no dropout" if dropout else None
 
 
 def choose_mode(wish: str | None, hardware: Hardware) -> tuple[str, str]:

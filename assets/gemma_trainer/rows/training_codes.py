@@ -70,6 +70,11 @@ TRAINING: Entries = {
         "With a beta this small the reference hardly holds the model, which drifts into odd text.",
         "Use 0.1, or 0.01 at least.",
     ),
+    "backend-unsupported": (
+        ERROR,
+        "The engine that is asked for cannot train this way, or not on this hardware.",
+        "Pass --backend trl, or leave the choice to --backend auto.",
+    ),
     "nothing-trainable": (ERROR, "No parameter would be trained.", "Check --mode and the model."),
     "tower-trainable": (
         ERROR,

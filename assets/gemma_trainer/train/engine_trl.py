@@ -23,6 +23,10 @@ def adapt(model, plan: Plan):
     if plan.mode == "full":
         freeze_towers(model)
         return model
+    if plan.backend == "unsloth":
+        from gemma_trainer.train.engine_unsloth import new_layers
+
+        return new_layers(model, plan)
     from peft import get_peft_model
 
     set_seed(plan.seed)

@@ -50,6 +50,10 @@ class Method:
 
     def load_model(self, plan: Plan, source: str, trust_remote_code: bool):
         """The model that training starts from. Raises Failure."""
+        if plan.backend == "unsloth":
+            from gemma_trainer.train import engine_unsloth
+
+            return engine_unsloth.load_model(plan, source, trust_remote_code)
         from gemma_trainer.models.load import load_model
 
         return load_model(

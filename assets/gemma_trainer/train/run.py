@@ -114,6 +114,10 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     share_cores()
     log("loading the training libraries and the model")
     # Heavy imports: only from here on, when the plan stands and the data is good.
+    if plan.backend == "unsloth":
+        from gemma_trainer.train.engine_unsloth import import_first
+
+        import_first()
     from gemma_trainer.models.load import load_tokenizer_files, quiet_libraries
 
     quiet_libraries()  # before bitsandbytes is imported, which speaks while it is

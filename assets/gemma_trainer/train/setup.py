@@ -27,6 +27,7 @@ from gemma_trainer.train.rows import EncodedSet, check_trained
 from gemma_trainer.train.start import Start, find_start, reward_model_given
 
 RANK = 16
+NO_DROPOUT = {"trl": {}, "unsloth": {"dropout": "0: Unsloth's LoRA layers have none"}}  # to `why` of a plan
 
 
 @dataclass
@@ -52,7 +53,9 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         if not given:
             raise Failure(USAGE, "usage", f"--{flag} is needed", fix=f"python assets/{method.script} --help")
     hardware = machine(args)
-    backend, why_backend = planning.choose_backend(args.backend, hardware)
+    backend, why_backend = planning.choose_backend(
+        args.backend, hardware, method.name, args.mode, args.lora_dropout or 0.0
+    )
 
     start = find_start(args.model, adapter)
     described, warnings = _describe(args, start.files)
@@ -78,6 +81,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     lora = None if args.mode == "full" else _lora(args, start)
     wishes = Wishes(
         method=method.name,
+        backend=backend,
         mode=args.mode,
         dtype=args.dtype,
         micro=args.micro_batch_size,
@@ -102,7 +106,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         mode=mode,
         device=hardware.kind,
         dtype=settings.dtype,
-        why={"backend": why_backend, **found.why},
+        why={"backend": why_backend, **NO_DROPOUT[backend], **found.why},
         lora=lora,
         learning_rate=args.learning_rate or method.learning_rate[mode],
         epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,

@@ -115,11 +115,12 @@ def build_trainer(
 ) -> DPOTrainer:
     """A trainer over encoded pairs. Raises Failure (exit 5) when nothing, or a vision tower, would be trained.
 
-    The reference is new adapters switched off, a frozen copy of a starting adapter, or, where all weights are trained,
-    a frozen copy of the model unless its log-probabilities are computed before.
+    The reference is new adapters switched off, a frozen copy of a starting adapter (and of Unsloth's new ones, which
+    change nothing), or, where all weights are trained, a frozen copy of the model unless its log-probabilities are
+    computed before.
     """
     reference, new_layers = None, None
-    if plan.lora and not plan.adapter:
+    if plan.lora and not plan.adapter and plan.backend == "trl":
         new_layers = lora_config(model, plan)  # TRL puts them on; layers that are there already it would copy
         set_seed(plan.seed)
     else:
