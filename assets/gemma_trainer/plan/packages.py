@@ -98,9 +98,15 @@ def broken_pins(package: str) -> list[tuple[str, str | None, str]]:
     from packaging.requirements import Requirement
 
     wanted = [Requirement(line) for line in requires(package) or []]
-    wanted = [each for each in wanted if each.name in RECORDED and (not each.marker or each.marker.evaluate({"extra": ""}))]
+    wanted = [
+        each for each in wanted if each.name in RECORDED and (not each.marker or each.marker.evaluate({"extra": ""}))
+    ]
     met = ((each, installed(each.name)) for each in wanted)
-    return [(each.name, here, str(each.specifier)) for each, here in met if not (here and each.specifier.contains(here, True))]
+    return [
+        (each.name, here, str(each.specifier))
+        for each, here in met
+        if not (here and each.specifier.contains(here, True))
+    ]
 
 
 def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
@@ -120,6 +126,12 @@ def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
             problems.append(Problem("version-clash", f"{clash.message} (installed: {found})", fix=fix))
     if installed("unsloth") and (lack := unsloth_lack()):
         problems.append(Problem("version-clash", lack, fix=unsloth_install()))
+    torch, vision = installed("torch") or "", installed("torchvision") or "+cpu"
+    if torch.endswith("+cpu") and not vision.endswith("+cpu"):
+        text = (
+            f"torchvision {vision} was not built for the CPU build of torch, and transformers fails to import beside it"
+        )
+        problems.append(Problem("torch-build", text, fix="python -m pip uninstall -y torchvision"))
     if installed("torch") and not shutil.which("nvidia-smi") and "+cu" in (installed("torch") or ""):
         problems.append(Problem("torch-build", "a CUDA build of torch on a machine without an NVIDIA driver"))
     return table, problems

@@ -122,7 +122,10 @@ def choose_backend(
         return "trl", f"runs LoRA, QLoRA and full fine-tuning; {unfit}"
     lack = unsloth_lack()
     if lack:
-        return "trl", f"runs LoRA, QLoRA and full fine-tuning on one NVIDIA GPU; Unsloth would take less memory, but {lack}"
+        return (
+            "trl",
+            f"runs LoRA, QLoRA and full fine-tuning on one NVIDIA GPU; Unsloth would take less memory, but {lack}",
+        )
     return "unsloth", "takes the least time and memory for QLoRA on one NVIDIA GPU"
 
 

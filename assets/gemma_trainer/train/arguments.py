@@ -72,7 +72,9 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
     what.add_argument("--overwrite", action="store_true", help="replace an earlier run in --output-dir")
 
     how = parser.add_argument_group("method")
-    how.add_argument("--backend", choices=["auto", "unsloth", "trl"], default="auto", help="training engine (default auto)")
+    how.add_argument(
+        "--backend", choices=["auto", "unsloth", "trl"], default="auto", help="training engine (default auto)"
+    )
     how.add_argument("--mode", choices=["qlora", "lora", "full"], help="default: qlora on NVIDIA GPUs, else lora")
     how.add_argument("--lora-rank", type=positive(int), help="default 16")
     how.add_argument("--lora-alpha", type=positive(float), help="default 2 x rank")
