@@ -46,9 +46,9 @@ def make_runs(backend: str, folder: Path, names: list[str]) -> None:
 
 
 def losses(folder: Path, name: str) -> list[float]:
-    """Logged while training, and held-out ones, in their order."""
+    """Of each training step."""
     lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
-    return [line.get("loss", line.get("eval_loss")) for line in lines]
+    return [line["loss"] for line in lines if "loss" in line]
 
 
 def main() -> None:

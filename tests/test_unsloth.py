@@ -51,6 +51,7 @@ def record(folder: Path, name: str) -> dict:
 def test_losses_are_those_of_the_trl_engine(name, folder):
     theirs, ours = (record(folder, f"{name}-{backend}") for backend in ("trl", "unsloth"))
     assert ours["status"] == "done" and ours["plan"]["backend"] == "unsloth" and "dropout" in ours["plan"]["why"]
+    assert len(losses(folder, f"{name}-unsloth")) == 5
     assert ours["plan"]["data"] == theirs["plan"]["data"]  # as many trained tokens, of the same rows
     assert losses(folder, f"{name}-unsloth") == pytest.approx(losses(folder, f"{name}-trl"), abs=1e-3)
     assert losses(folder, f"{name}-unsloth")[0] > losses(folder, f"{name}-unsloth")[-1]
