@@ -97,6 +97,7 @@ def test_the_plan_knows_that_unsloth_quantises_experts():
     model, card = size_of("google/gemma-4-26B-A4B-it"), emulate("1xRTX4090-24G")
     theirs, ours = (fit(model, card, Wishes(backend=backend)) for backend in ("trl", "unsloth"))
     assert ours.fits and not theirs.fits and "experts" in theirs.why and "experts" not in ours.why
+    assert ours.estimate.optimizer == 2 * theirs.estimate.optimizer  # float32 adapters
 
 
 def test_a_run_that_asks_for_an_engine_it_cannot_have(tmp_path):

@@ -161,10 +161,11 @@ def trainable_parameters(model: ModelSize, settings: Settings) -> int:
 
 
 def trained_bytes(settings: Settings) -> int:
-    """Of each trained weight. LoRA is float32 on 16-bit weights and 16-bit on 4-bit ones (TRL)."""
+    """Of each trained weight. LoRA is float32 on 16-bit weights and 16-bit on 4-bit ones (TRL), always float32 in Unsloth
+    on a GPU."""
     if settings.mode == "full":
         return BYTES[settings.dtype]
-    return 2 if settings.mode == "qlora" else 4
+    return 2 if settings.mode == "qlora" and (settings.backend, settings.device) != ("unsloth", "cuda") else 4
 
 
 def cast_copies(model: ModelSize, settings: Settings) -> float:
