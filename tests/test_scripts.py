@@ -61,7 +61,7 @@ def test_doctor_tells_hardware_versions_and_what_is_missing(monkeypatch):
     done = run("doctor.py", "--json")
     result = done.json["result"]
     assert done.code == 0 and result["hardware"]["cpu_cores"] >= 1 and result["route"]["backend"] == "trl"
-    monkeypatch.setattr(packages, "installed", lambda name: None if name in ("trl", "torch") else "1.0")
+    monkeypatch.setattr(packages, "installed", lambda name: None if name in ("trl", "torch", "unsloth") else "1.0")
     table, _ = packages.check_packages(cpu_only=True)
     assert table["train"] == {
         "ready": False, "missing": ["torch", "trl"], "install": "python -m pip install torch==2.13.0 trl"
