@@ -14,7 +14,7 @@ from gemma_trainer.train.dpo import PreferenceTuning
 from gemma_trainer.train.trainer_dpo import PairCollator, as_dataset, build_trainer
 from preparing import TOOLS, assistant, call, result, user
 from scripts import ASSETS
-from training import Losses, build, make_plan, make_tiny, pair_rows, question_rows
+from training import Losses, build, make_plan, make_tiny, moved, pair_rows, question_rows
 
 EXAMPLE = ASSETS / "examples" / "preferences"
 OBJECTIVE = {"loss": "sigmoid", "beta": 0.1, "label_smoothing": 0.0, "sft_weight": 0.0, "precompute_ref": False}
@@ -64,16 +64,6 @@ def build_dpo(tiny, folder, train=None, held_out=None, **changes):
         [losses],
     )
     return trainer, losses
-
-
-def moved(trainer):
-    """The trainer with other weights than it began with."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad:
-                parameter += 0.05 * torch.randn_like(parameter)
-    return trainer
 
 
 @torch.no_grad()

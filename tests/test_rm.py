@@ -12,7 +12,7 @@ from gemma_trainer.data.reading.sources import data_hash
 from gemma_trainer.models.load import load_adapter, load_model, load_tokenizer_files
 from gemma_trainer.models.reward import load_base
 from gemma_trainer.train.trainer_rm import build_trainer
-from training import Losses, build, make_plan, make_tiny, pair_rows, question_rows
+from training import Losses, build, make_plan, make_tiny, moved, pair_rows, question_rows
 
 LORA = {"mode": "lora", "method": "rm"}
 
@@ -48,16 +48,6 @@ def build_rm(tiny, folder, pairs, held_out=None, center=0.01, **changes):
 
 def trained_head(trainer):
     return next(p for name, p in trainer.model.named_parameters() if "score" in name and p.requires_grad)
-
-
-def moved(trainer):
-    """The trainer with other weights than it began with."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad:
-                parameter += 0.05 * torch.randn_like(parameter)
-    return trainer
 
 
 @torch.no_grad()

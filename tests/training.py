@@ -141,3 +141,15 @@ def build(tiny: Tiny, plan: Plan, folder: Path, rows: list[Encoded], held_out: l
     losses = Losses()
     files = load_tokenizer_files(plan.model, None)
     return build_trainer(model, files, plan, rows, held_out or [], folder, "none", [losses]), losses
+
+
+def moved(trainer):
+    """The trainer with other weights than it began with."""
+    import torch
+
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.05 * torch.randn_like(parameter)
+    return trainer

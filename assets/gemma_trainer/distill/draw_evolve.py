@@ -46,11 +46,9 @@ class Evolve:
     async def draw(self, studio: Studio, draw: Draw, ask: Ask) -> Result:
         request = self.request(studio, draw)
         found = await ask_value(ask, request, _FORM)
-        result = Result()
         if found.fault:
-            result.rejects.append(refuse(found.replies, [found.fault], request))
-            return result
-        seed = self.seed(draw)
+            return Result(rejects=[refuse(found.replies, [found.fault], request)])
+        result, seed = Result(), self.seed(draw)
         answered = await studio.answer(ask, opening(seed.system, found.value["prompt"].strip()))
         add(result, answered, found.ids, kind=draw.kind, seed=seed.prompt)
         return result

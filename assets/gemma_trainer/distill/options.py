@@ -43,30 +43,21 @@ MOST = 10**12  # of what a budget counts
 METHODS = ["reward", "judge", "verifier", "majority"]
 
 
-def number(low: float, high: float):
-    """An argparse type for numbers from `low` to `high`."""
+def number(low: float, high: float, kind: type = float, name: str = "number", form: str = "g"):
+    """An argparse type for numbers from `low` to `high`: far beyond what is meant, short of what breaks."""
 
-    def convert(text: str) -> float:
-        value = float(text)
+    def convert(text: str):
+        value = kind(text)
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not from {low:g} to {high:g}")
+            raise argparse.ArgumentTypeError(f"{text} is not from {low:{form}} to {high:{form}}")
         return value
 
-    convert.__name__ = "number"
+    convert.__name__ = name
     return convert
 
 
 def whole(low: int, high: int):
-    """An argparse type for whole numbers from `low` to `high`: far beyond what is meant, short of what breaks."""
-
-    def convert(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not from {low:,} to {high:,}")
-        return value
-
-    convert.__name__ = "whole number"
-    return convert
+    return number(low, high, int, "whole number", ",")
 
 
 def code(text: str) -> str:

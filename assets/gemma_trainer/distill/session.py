@@ -78,7 +78,7 @@ class Session:
     ):
         self.args, self.script, self.student = args, script, student
         self.command, self.files, self.settings, self.budget = command, files, settings, budget
-        self.started = _now()
+        self.started, self.data_hash = _now(), data_hash(command.files)
 
     def run(self) -> cli.Outcome:
         args, files = self.args, self.files
@@ -119,7 +119,7 @@ class Session:
             "teacher": args.teacher,
             "server": args.base_url,
             "licence": args.licence,
-            "data_hash": data_hash(self.command.files),
+            "data_hash": self.data_hash,
             "started": self.started,
             "versions": {**versions(), **({"aiohttp": installed("aiohttp")} if args.base_url else {})},
         }

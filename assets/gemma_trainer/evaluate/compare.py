@@ -17,7 +17,7 @@ from gemma_trainer.data.reading.sources import expand
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS, METRICS
 from gemma_trainer.families.family import RenderError
-from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.models.resolve import read_run, resolve_model
 from gemma_trainer.plan.adapter import CONFIG
 from gemma_trainer.plan.hardware import detect, share_cores
 from gemma_trainer.plan.packages import missing_packages
@@ -91,8 +91,8 @@ def find_subject(args: Namespace) -> Subject:
     base = None
     if args.compare_base:
         try:
-            base = resolve_model(json.loads((Path(tuned) / "run.json").read_text("utf-8"))["plan"]["model"])
-        except (OSError, ValueError, KeyError):
+            base = resolve_model(read_run(tuned)["plan"]["model"])
+        except (TypeError, KeyError):
             raise Failure(
                 USAGE,
                 "usage",

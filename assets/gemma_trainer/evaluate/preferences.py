@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import logsigmoid
+from torch.nn.utils.rnn import pad_sequence
 
 SLICE = 256  # tokens whose scores over the whole vocabulary are in memory at a time
 
@@ -61,6 +62,15 @@ def pair_losses(kind: str, beta: float, label_smoothing: float, ratios: torch.Te
         right, flipped = -logsigmoid(margins), -logsigmoid(-margins)
         return ((1 - label_smoothing) * right - label_smoothing * flipped) / (1 - 2 * label_smoothing)
     return -logsigmoid(margins)
+
+
+def pad_pairs(ids: list[torch.Tensor], masks: list[torch.Tensor], pad_id: int) -> dict[str, torch.Tensor]:
+    """A batch of chosen sequences, then the rejected ones, padded on the right."""
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad_id),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+        "completion_mask": pad_sequence(masks, batch_first=True),
+    }
 
 
 @torch.no_grad()

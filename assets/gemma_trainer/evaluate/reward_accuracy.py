@@ -24,7 +24,7 @@ from gemma_trainer.evaluate.compare import check_adapter, load_subject, require_
 from gemma_trainer.evaluate.rewards import measure_rewards, score_pairs
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.load import load_adapter
-from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.models.resolve import read_run, resolve_model
 from gemma_trainer.models.reward import is_reward_model, load_reward_model
 from gemma_trainer.plan.adapter import adapter_hash
 from gemma_trainer.plan.hardware import detect, share_cores
@@ -214,19 +214,15 @@ def _switched(model, adapter: str | None) -> Iterator:
 
 
 def _batches(pairs: Sequence[Pair], size: int, device) -> Iterator[dict]:
-    """Chosen sequences, then the rejected ones, padded on the right."""
+    """As measure_preferences takes them."""
     import torch
-    from torch.nn.utils.rnn import pad_sequence
+
+    from gemma_trainer.evaluate.preferences import pad_pairs
 
     for start in range(0, len(pairs), size):
         rows = [side for sides in zip(*pairs[start : start + size], strict=True) for side in sides]
         ids, masks = ([torch.tensor(getattr(row, what)) for row in rows] for what in ("ids", "mask"))
-        columns = {
-            "input_ids": ids,
-            "attention_mask": [torch.ones_like(row) for row in ids],
-            "completion_mask": masks,
-        }
-        yield {name: pad_sequence(column, batch_first=True).to(device) for name, column in columns.items()}
+        yield {name: column.to(device) for name, column in pad_pairs(ids, masks, pad_id=0).items()}
 
 
 def summarise(rewards: Rewards) -> dict:
@@ -236,10 +232,7 @@ def summarise(rewards: Rewards) -> dict:
 
 def _plan(folder: str) -> dict:
     """The plan of a run directory, empty where there is none."""
-    try:
-        return json.loads((Path(folder) / "run.json").read_text("utf-8"))["plan"]
-    except (OSError, ValueError, KeyError):
-        return {}
+    return (read_run(folder) or {}).get("plan", {})
 
 
 def _write(path: Path, rows: list[dict], base: Rewards | None, tuned: Rewards) -> None:

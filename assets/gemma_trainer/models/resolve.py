@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -36,6 +37,14 @@ def resolve_model(reference: str) -> str:
 
 def is_local(reference: str) -> bool:
     return Path(reference).expanduser().exists()
+
+
+def read_run(folder: str | Path) -> dict | None:
+    """run.json of a run directory, None where there is no readable one."""
+    try:
+        return json.loads((Path(folder) / "run.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def cache_root() -> Path:

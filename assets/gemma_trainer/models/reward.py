@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemma_trainer.models.load import adapter_base, load_adapter, load_checkpoint
-from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.models.resolve import read_run, resolve_model
 from gemma_trainer.rows.problems import USAGE, Failure
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def score_ids(model, rows: Sequence[Sequence[int]], batch_size: int) -> list[flo
 
 
 def _plan(run: str | Path) -> dict:
-    return _read(Path(run) / "run.json").get("plan", {})
+    return (read_run(run) or {}).get("plan", {})
 
 
 def _read(path: Path) -> dict:

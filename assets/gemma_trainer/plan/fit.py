@@ -200,7 +200,7 @@ def _enlarged(model: ModelSize, settings: Settings, wishes: Wishes, hardware: Ha
         return settings
     for micro in _sizes(settings, wishes, hardware):
         trial = settings_for(model, hardware, replace(wishes, micro=micro), settings.mode, settings.dtype)
-        trial = replace(trial, ranks=settings.ranks, parallel=settings.parallel)
+        trial = _on_devices(settings, trial)
         if _total(model, trial) <= budget:
             return trial
     return settings
@@ -246,7 +246,7 @@ def _why_batch(model: ModelSize, settings: Settings, hardware: Hardware, wishes:
     if not larger:
         return f"{settings.tokens} tokens a pass; more would be no faster"
     trial = settings_for(model, hardware, replace(wishes, micro=larger[-1]), settings.mode, settings.dtype)
-    need = _total(model, replace(trial, ranks=settings.ranks, parallel=settings.parallel)) / GIB
+    need = _total(model, _on_devices(settings, trial)) / GIB
     return f"{settings.tokens} tokens a pass; {larger[-1]} rows would take {need:.1f} GiB"
 
 
@@ -288,7 +288,9 @@ def ways_to_fit(found: Fit, hardware: Hardware, wishes: Wishes, count: int = 3) 
                 continue
             changes = {"mode": found.settings.mode, **{lever.wish: lever.value for lever in chosen}}
             changed = replace(wishes, **changes)
-            total = _total(found.model, _on_devices(found, settings_for(found.model, hardware, changed, changed.mode)))
+            total = _total(
+                found.model, _on_devices(found.settings, settings_for(found.model, hardware, changed, changed.mode))
+            )
             if total <= found.budget:
                 done.append(flags)
                 ways.append(
@@ -302,8 +304,8 @@ def ways_to_fit(found: Fit, hardware: Hardware, wishes: Wishes, count: int = 3) 
     return [*ways[:first], *others[:2], *ways[first:], *others[2:]][:count]
 
 
-def _on_devices(found: Fit, settings: Settings) -> Settings:
-    return replace(settings, ranks=found.settings.ranks, parallel=found.settings.parallel)
+def _on_devices(like: Settings, settings: Settings) -> Settings:
+    return replace(settings, ranks=like.ranks, parallel=like.parallel)
 
 
 def _lengths(done: list[set[str]]) -> int:

@@ -17,9 +17,9 @@ def command(script: str | Path, *words: object) -> str:
     return shlex.join(["python", path, *(str(word) for word in words)])
 
 
-def without(flag: str, words: list[str]) -> list[str]:
-    """The words without a flag and its value."""
-    values = {at + 1 for at, word in enumerate(words) if word == flag}
+def without(flag: str, words: list[str], values: int = 1) -> list[str]:
+    """The words without a flag and its values."""
+    values = {at + more for at, word in enumerate(words) if word == flag for more in range(1, values + 1)}
     left = (word for at, word in enumerate(words) if at not in values)
     return [word for word in left if word != flag and not word.startswith(f"{flag}=")]
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 
 from gemma_trainer.cli import command
-from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import Model
-from gemma_trainer.data.options import Row
-from gemma_trainer.data.render import Renderer
+from gemma_trainer.models.resolve import read_run
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
-from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
-from gemma_trainer.train.pairs import PairSet, encode_pairs
-from gemma_trainer.train.start import Start, run_of
+from gemma_trainer.train.method import ASSETS, HELD_OUT, tuned_flags
+from gemma_trainer.train.pairs import PairMethod, PairSet
+from gemma_trainer.train.start import Start
 
 FLIPPED = 0.1  # share of wrong labels that the robust loss assumes
 SMALL_BETA = 0.01
 COLLAPSE = 0.5  # nats per token that chosen answers may lose: each token at 60 % of its probability
 
 
-class PreferenceTuning(Method):
+class PreferenceTuning(PairMethod):
     name = "dpo"
     script = "dpo_train.py"
     # Adapters: between Zephyr's QLoRA recipe (5e-6) and the usual tenfold of full fine-tuning; full: TRL's default.
     learning_rate = {"qlora": 1e-5, "lora": 1e-5, "full": 1e-6}  # noqa: RUF012
-    texts = 2
     measures = {  # noqa: RUF012
         "loss": "eval_loss",
         "reward_accuracy": "eval_rewards/accuracies",
@@ -73,9 +69,6 @@ class PreferenceTuning(Method):
             "precompute_ref": args.precompute_ref,
         }
 
-    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
-        return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
-
     def advice(self, args: Namespace, start: Start, described: Model, train: PairSet) -> list[Problem]:
         problems = []
         if not start.tuned and (not described.chats or start.model.lower().endswith(("-pt", "-base"))):
@@ -91,9 +84,6 @@ class PreferenceTuning(Method):
         rows = prepared.train.rows, prepared.held_out.rows
         return build_trainer(model, tokenizer, prepared.plan, *rows, folder, report_to, callbacks)
 
-    def sample(self, prepared) -> list[int]:
-        return prepared.train.rows[0].chosen.ids
-
     def findings(self, plan: Plan, lines: list[dict]) -> list[Problem]:
         """A collapse of the chosen answers, on held-out rows where there are some, else on the last ten logged steps."""
         held_out = [line["eval_rewards/chosen"] for line in lines if "eval_rewards/chosen" in line][-1:]
@@ -106,12 +96,12 @@ class PreferenceTuning(Method):
 
     def next_commands(self, folder: Path, plan: Plan) -> list[str]:
         """Measuring again on the held-out pairs, and whether what supervised tuning taught is still there."""
-        tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
-        measure = [ASSETS / "evaluate.py", *tuned, *(["--quantize"] if plan.mode == "qlora" else [])]
+        as_trained = ["--quantize"] if plan.mode == "qlora" else []
+        measure = [ASSETS / "evaluate.py", *tuned_flags(folder, plan), *as_trained]
         pairs, start = folder / HELD_OUT, Path(plan.adapter["path"] if plan.adapter else plan.model)
         commands = [command(*measure, "--data", pairs, "--metric", "reward-accuracy")] if pairs.is_file() else []
         answers = start / HELD_OUT
-        if answers.is_file() and run_of(start)["plan"]["method"] == "sft":
+        if answers.is_file() and read_run(start)["plan"]["method"] == "sft":
             commands.append(command(*measure, "--data", answers))
         return commands
 

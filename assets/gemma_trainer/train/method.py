@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +25,7 @@ HELD_OUT = "eval.jsonl"  # in the run directory
 VERIFIED_TOKENS = 128  # of the row that the saved and the trained model are compared on
 
 
-class Method:
+class Method(ABC):
     """One way to train. What stands here suits causal language models; nothing heavy is imported before it is called."""
 
     name: str  # value of plan.method, and the task that rows are read for
@@ -36,13 +37,13 @@ class Method:
     panels: dict[str, str]  # {key in the trainer's log: axis of its curve}; `eval_` before it gives the held-out points
     logged: tuple[str, ...] = ()  # keys of the trainer's log to keep in metrics.jsonl beside those of every method
 
+    @abstractmethod
     def objective(self, args: Namespace, mode: str, start: Start) -> dict:
         """What plan.objective holds: the settings that only this method has. Raises Failure (exit 2)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> EncodedSet:
         """Rows as ids and masks; overlong ones as --overlong says. Raises Failure (exit 3)."""
-        raise NotImplementedError
 
     def advice(self, args: Namespace, start: Start, described: Model, train: EncodedSet) -> list[Problem]:
         """Warnings about settings and data of this method, before anything is loaded."""
@@ -56,16 +57,11 @@ class Method:
             return engine_unsloth.load_model(plan, source, trust_remote_code)
         from gemma_trainer.models.load import load_model
 
-        return load_model(
-            source,
-            dtype=plan.dtype,
-            device=plan.device,
-            quantize=plan.mode == "qlora",
-            trust_remote_code=trust_remote_code,
-        )
+        return load_model(source, **loading(plan), trust_remote_code=trust_remote_code)
 
+    @abstractmethod
     def build_trainer(self, model, tokenizer, prepared: Prepared, folder: Path, report_to: str, callbacks: list):
-        raise NotImplementedError
+        """TRL's trainer of this method over the encoded rows. Raises Failure (exit 5)."""
 
     def measure(self, trainer) -> dict:
         """The measures on the held-out rows, None where there are none or the method could not tell."""
@@ -113,10 +109,20 @@ class Method:
 
         return loading_code(plan.mode == "full")
 
+    @abstractmethod
     def next_commands(self, folder: Path, plan: Plan) -> list[str]:
         """What to run on a finished run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self, metrics: dict) -> str:
         """The measures in a line, for people."""
-        raise NotImplementedError
+
+
+def loading(plan: Plan) -> dict:
+    """How a plan's model is loaded."""
+    return {"dtype": plan.dtype, "device": plan.device, "quantize": plan.mode == "qlora"}
+
+
+def tuned_flags(folder: Path, plan: Plan) -> tuple[str, Path]:
+    """The flag and the folder by which evaluate.py finds the result of a run."""
+    return ("--model" if plan.mode == "full" else "--adapter"), folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ from gemma_trainer.data.lengths import sequences
 from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Rendered, Renderer
 from gemma_trainer.data.view import row_view
-from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
-from gemma_trainer.train.rows import EncodedSet, chunked, left_out, render_row
+from gemma_trainer.rows.problems import Problem
+from gemma_trainer.train.method import Method
+from gemma_trainer.train.rows import EncodedSet, chunked, is_too_long, left_out, render_row
 
 SIDES = ("chosen", "rejected")
 LENGTH_RATIO = 1.5  # of the longer side's answers to the shorter's
@@ -79,12 +81,7 @@ def encode_pairs(
         sides = tokenizer.encode_batch(texts)
         for at, row in enumerate(chunk):
             chosen, rejected = sides[2 * at : 2 * at + 2]
-            longest = max(len(chosen.ids), len(rejected.ids))
-            if longest > max_length:
-                result.overlong += 1
-                if overlong == "error":
-                    message = f"{longest} tokens, --max-length is {max_length}"
-                    raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
+            if is_too_long(result, row, max(len(chosen.ids), len(rejected.ids)), max_length, overlong):
                 if overlong == "drop":
                     continue
                 chosen, rejected = (
@@ -98,3 +95,15 @@ def encode_pairs(
             result.sources.append(row)
     result.warnings += left_out(result, max_length, overlong)
     return result
+
+
+class PairMethod(Method):
+    """What learns from pairs."""
+
+    texts = 2
+
+    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
+        return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
+
+    def sample(self, prepared) -> list[int]:
+        return prepared.train.rows[0].chosen.ids

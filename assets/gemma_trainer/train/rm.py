@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 
 from gemma_trainer.cli import command
-from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import Model
-from gemma_trainer.data.options import Row
-from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import Problem
-from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
-from gemma_trainer.train.pairs import PairSet, encode_pairs
+from gemma_trainer.train.method import ASSETS, HELD_OUT, loading, tuned_flags
+from gemma_trainer.train.pairs import PairMethod, PairSet
 from gemma_trainer.train.start import Start
 
 
-class RewardModelling(Method):
+class RewardModelling(PairMethod):
     name = "rm"
     script = "rm_train.py"
     learning_rate = {"qlora": 1e-4, "lora": 1e-4, "full": 1e-5}  # noqa: RUF012
-    texts = 2
     measures = {"loss": "eval_loss", "reward_accuracy": "eval_accuracy", "reward_margin": "eval_margin"}  # noqa: RUF012
     labels = {"loss": "held-out loss per pair", **{key: LABELS[key] for key in ("reward_accuracy", "reward_margin")}}  # noqa: RUF012
     panels = {"loss": "loss per pair", "accuracy": "reward accuracy", "margin": "reward margin"}  # noqa: RUF012
@@ -32,22 +27,13 @@ class RewardModelling(Method):
     def objective(self, args: Namespace, mode: str, start: Start) -> dict:
         return {"loss": "bradley-terry", "center_coefficient": args.center_coefficient}
 
-    def encode(self, rows: Iterable[Row], renderer: Renderer, tokenizer: RowTokenizer, args: Namespace) -> PairSet:
-        return encode_pairs(rows, renderer, tokenizer, max_length=args.max_length, overlong=args.overlong)
-
     def advice(self, args: Namespace, start: Start, described: Model, train: PairSet) -> list[Problem]:
         return train.length_warnings()
 
     def load_model(self, plan: Plan, source: str, trust_remote_code: bool):
         from gemma_trainer.models.reward import load_base
 
-        return load_base(
-            source,
-            dtype=plan.dtype,
-            device=plan.device,
-            quantize=plan.mode == "qlora",
-            trust_remote_code=trust_remote_code,
-        )
+        return load_base(source, **loading(plan), trust_remote_code=trust_remote_code)
 
     def build_trainer(self, model, tokenizer, prepared, folder: Path, report_to: str, callbacks: list):
         from gemma_trainer.train.trainer_rm import build_trainer
@@ -65,9 +51,6 @@ class RewardModelling(Method):
 
         return load_reward_model(folder, dtype=dtype, device="cpu").model
 
-    def sample(self, prepared) -> list[int]:
-        return prepared.train.rows[0].chosen.ids
-
     def loading_code(self, plan: Plan) -> str:
         from gemma_trainer.train.card_rm import loading_code
 
@@ -78,8 +61,8 @@ class RewardModelling(Method):
         held_out = folder / HELD_OUT
         if not held_out.exists():
             return []
-        tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
-        return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--metric", "reward-accuracy")]
+        measured = ("--data", held_out, "--metric", "reward-accuracy")
+        return [command(ASSETS / "evaluate.py", *tuned_flags(folder, plan), *measured)]
 
     def summary(self, metrics: dict) -> str:
         before, after = metrics["before"]["reward_accuracy"], metrics["after"]["reward_accuracy"]

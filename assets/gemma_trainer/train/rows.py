@@ -73,11 +73,7 @@ def encode_rows(
     for chunk in chunked(loaded):
         texts = [render_row(row, row.data, renderer, loss_on) for row in chunk]
         for row, text, encoded in zip(chunk, texts, tokenizer.encode_batch(texts), strict=True):
-            if len(encoded.ids) > max_length:
-                result.overlong += 1
-                if overlong == "error":
-                    message = f"{len(encoded.ids)} tokens, --max-length is {max_length}"
-                    raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
+            if is_too_long(result, row, len(encoded.ids), max_length, overlong):
                 if overlong == "drop":
                     continue
                 encoded = Encoded(encoded.ids[:max_length], encoded.mask[:max_length])
@@ -89,6 +85,17 @@ def encode_rows(
             result.sources.append(row)
     result.warnings += left_out(result, max_length, overlong)
     return result
+
+
+def is_too_long(result: EncodedSet, row: Row, tokens: int, max_length: int, overlong: str) -> bool:
+    """Whether a row has to be dropped or cut, which is counted then. Raises Failure (exit 3) when `overlong` is "error"."""
+    if tokens <= max_length:
+        return False
+    result.overlong += 1
+    if overlong == "error":
+        message = f"{tokens} tokens, --max-length is {max_length}"
+        raise Failure(DATA_INVALID, "overlong-refused", message, file=row.file, line=row.line)
+    return True
 
 
 def chunked(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
+from gemma_trainer.models.resolve import read_run
 from gemma_trainer.rows.problems import STOPPED, USAGE, Failure
 
 LOCK = ".lock"
@@ -166,10 +167,7 @@ class RunDirectory:
                 shutil.rmtree(checkpoint)
 
     def read(self) -> dict | None:
-        try:
-            return json.loads(self.run_file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
+        return read_run(self.path)
 
     def start(self, record: dict) -> None:
         """Write run.json. What stands there already is compared first; Failure (exit 2) names what changed."""

@@ -12,7 +12,7 @@ from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS
 from gemma_trainer.plan.plan import Plan
-from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.method import ASSETS, HELD_OUT, Method, tuned_flags
 from gemma_trainer.train.rows import EncodedSet, encode_rows
 from gemma_trainer.train.start import Start
 
@@ -45,9 +45,12 @@ class SupervisedTuning(Method):
         held_out = folder / HELD_OUT
         if not held_out.exists():
             return []
-        tuned = ("--model", folder) if plan.mode == "full" else ("--adapter", folder)
         as_trained = ["--quantize"] if plan.mode == "qlora" else []
-        return [command(ASSETS / "evaluate.py", *tuned, "--data", held_out, "--compare-base", *as_trained)]
+        return [
+            command(
+                ASSETS / "evaluate.py", *tuned_flags(folder, plan), "--data", held_out, "--compare-base", *as_trained
+            )
+        ]
 
     def summary(self, metrics: dict) -> str:
         before, after = metrics["before"]["loss"], metrics["after"]["loss"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemma_trainer.models.load import adapter_base
-from gemma_trainer.models.resolve import HUB_ID, is_local
+from gemma_trainer.models.resolve import HUB_ID, is_local, read_run
 from gemma_trainer.models.reward import is_reward_model
 from gemma_trainer.plan.adapter import CONFIG, WEIGHTS, adapter_hash, weights_of
 from gemma_trainer.rows.problems import USAGE, Failure
@@ -25,7 +25,7 @@ class Start(NamedTuple):
     @property
     def tuned(self) -> bool:
         """Whether a finished run of these scripts, or an adapter, came before."""
-        return self.adapter is not None or run_of(Path(self.model)) is not None
+        return self.adapter is not None or read_run(Path(self.model)) is not None
 
 
 def find_start(model: str | None, adapter: str | None) -> Start:
@@ -89,17 +89,9 @@ def reward_model_given(name: str) -> Failure:
     return Failure(USAGE, "reward-model-given", f"{name} is a reward model")
 
 
-def run_of(folder: Path) -> dict | None:
-    """run.json of a run directory."""
-    try:
-        return json.loads((folder / "run.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def _check_finished(folder: Path) -> None:
     """A run that is not done holds no result yet, or an old one. Raises Failure (exit 2)."""
-    run = run_of(folder)
+    run = read_run(folder)
     if run is not None and run.get("status") != "done":
         raise Failure(
             USAGE,

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from torch.nn.utils.rnn import pad_sequence
 from transformers import set_seed
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import use_adapter
 
-from gemma_trainer.evaluate.preferences import measure_preferences
+from gemma_trainer.evaluate.preferences import measure_preferences, pad_pairs
 from gemma_trainer.models.load import check_trainable
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
@@ -44,11 +43,7 @@ class PairCollator:
         ids, masks = (
             [torch.tensor(pair[f"{side}_{what}"]) for side in SIDES for pair in pairs] for what in ("ids", "mask")
         )
-        batch = {
-            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_id),
-            "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
-            "completion_mask": pad_sequence(masks, batch_first=True),
-        }
+        batch = pad_pairs(ids, masks, self.pad_id)
         computed = [f"ref_{side}_logps" for side in SIDES if f"ref_{side}_logps" in pairs[0]]
         return batch | {name: torch.tensor([pair[name] for pair in pairs]) for name in computed}
 
