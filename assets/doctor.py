@@ -24,6 +24,7 @@ from gemma_trainer.plan.fit import Wishes, budget_of, fit, misfit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.memory import GIB, TEXTS
 from gemma_trainer.plan.packages import check_packages, install_missing, versions
+from gemma_trainer.plan.processes import choose_processes
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import OK, UNSUPPORTED, Failure, Problem
 
@@ -49,8 +50,9 @@ def run(args) -> cli.Outcome:
         lines += _about_machine(outcome, hardware, wishes)
     if not args.emulate:
         lines += ["", *_about_packages(outcome, hardware)]
-    if hardware.devices > 1 and outcome.result["route"]:
-        text = f"1 of {hardware.devices} devices is used by the training scripts"
+    used = _processes(hardware, wishes)
+    if used < hardware.devices and outcome.result["route"]:
+        text = f"{used} of {hardware.devices} devices are used by the training scripts"
         outcome.warnings.append(Problem("gpus-unused", text))
     if not outcome.next and not outcome.errors:
         outcome.next.append(cli.command(ASSETS / "sft_train.py", "--demo"))
@@ -58,10 +60,14 @@ def run(args) -> cli.Outcome:
     return outcome
 
 
+def _processes(hardware: Hardware, wishes: Wishes) -> int:
+    return choose_processes(None, wishes.effective, hardware, None)[0]
+
+
 def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes) -> list[str]:
     """How the model fits, and the command that trains it."""
     model = size_of(args.model)
-    found = fit(model, hardware, wishes)
+    found = fit(model, hardware, wishes, _processes(hardware, wishes))
     facts, table = answer.describe(model), answer.modes_table(model, hardware, wishes)
     outcome.result |= {
         "model": facts,

@@ -9,7 +9,7 @@
 # ///
 """Teach a Gemma to answer as your examples do (supervised fine-tuning).
 
-Reads what dataset_prep.py reads, trains LoRA, QLoRA or all weights on one NVIDIA GPU, an Apple GPU or a CPU, measures
+Reads what dataset_prep.py reads, trains LoRA, QLoRA or all weights on NVIDIA GPUs, an Apple GPU or a CPU, measures
 the loss on held-out rows before and after, saves, reopens what it saved, and leaves a run directory. Killed or
 stopped, the same command goes on from the last whole checkpoint.
 

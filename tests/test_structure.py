@@ -8,7 +8,8 @@ import pytest
 from gemma_trainer.rows.codes import CODES
 
 LIBRARY = Path(__file__).parents[1] / "assets" / "gemma_trainer"
-ORDER = ["rows", "families", "models", "data", "plan", "evaluate", "train", "distill"]  # a folder imports from those before it
+# A folder imports from those before it.
+ORDER = ["rows", "families", "models", "data", "plan", "evaluate", "train", "distill"]
 HEAVY = {"torch", "transformers", "datasets", "trl", "peft", "accelerate", "bitsandbytes", "matplotlib"}
 FILES = sorted(LIBRARY.rglob("*.py"))
 

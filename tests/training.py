@@ -95,6 +95,8 @@ def make_plan(model: Path, **changes) -> Plan:
         "effective_batch_size": 8,
         "micro_batch_size": 8,
         "accumulation_steps": 1,
+        "processes": 1,
+        "parallel": "ddp",
         "steps": 4,
         "warmup_steps": 0,
         "save_steps": 100,
@@ -111,6 +113,7 @@ def make_plan(model: Path, **changes) -> Plan:
         "hardware": {"gpus": []},
         "memory": {},
         "launch": "",
+        "on_each_node": None,
     }
     return Plan(**{**values, **changes})
 

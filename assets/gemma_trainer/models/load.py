@@ -39,17 +39,25 @@ def quiet_libraries() -> None:
 
 
 def load_model(
-    reference: str, *, dtype: str, device: str, quantize: bool = False, trust_remote_code: bool = False
+    reference: str,
+    *,
+    dtype: str,
+    device: str,
+    quantize: bool = False,
+    split: bool = False,
+    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """The causal language model in `reference` (folder or hub id), in `dtype` ("float32" or "bfloat16").
 
-    `quantize` loads linear layers as 4-bit NF4 with double quantisation. Raises Failure when files are missing or
+    `quantize` loads linear layers as 4-bit NF4 with double quantisation. What is to be `split` among GPUs waits in main
+    memory, its 4-bit weights stored as `dtype`: FSDP splits no bytes. Raises Failure when files are missing or
     unreadable (exit 2) or when the checkpoint does not fill the model (exit 5): a multimodal checkpoint loaded
     through a text class would otherwise be a random model that trains without an error.
     """
     from transformers import AutoModelForCausalLM
 
-    options = {"dtype": dtype, "device": device, "quantize": quantize, "trust_remote_code": trust_remote_code}
+    options = {"dtype": dtype, "device": device, "quantize": quantize, "split": split}
+    options["trust_remote_code"] = trust_remote_code
     model = load_checkpoint(reference, lambda config: AutoModelForCausalLM, **options)
     # The multimodal classes say False, which turns the loss into a mean of micro-batch means: accumulation
     # and several ranks would then weigh short answers more than one large batch does.
@@ -64,6 +72,7 @@ def load_checkpoint(
     dtype: str,
     device: str,
     quantize: bool,
+    split: bool = False,
     trust_remote_code: bool,
     new: frozenset[str] = frozenset(),
     **options,
@@ -72,8 +81,9 @@ def load_checkpoint(
     from transformers import AutoConfig
 
     options |= {"dtype": dtype, "trust_remote_code": trust_remote_code, "output_loading_info": True}
+    device = "cpu" if split else device
     if quantize:
-        options["quantization_config"] = _nf4(dtype)
+        options["quantization_config"] = _nf4(dtype, dtype if split else "uint8")
         options["device_map"] = {"": device}
     try:
         config = AutoConfig.from_pretrained(reference, trust_remote_code=trust_remote_code)
@@ -119,7 +129,7 @@ def check_loading(reference: str, info: dict) -> None:
         raise Failure(UNSUPPORTED, "weights-missing", f"{reference} holds weights of the wrong shape")
 
 
-def _nf4(dtype: str):
+def _nf4(dtype: str, storage: str):
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -128,6 +138,7 @@ def _nf4(dtype: str):
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, dtype),
+        bnb_4bit_quant_storage=getattr(torch, storage),
     )
 
 

@@ -90,14 +90,21 @@ def scores(config: dict) -> bool:
 
 
 def load_base(
-    reference: str, *, dtype: str, device: str, quantize: bool = False, trust_remote_code: bool = False
+    reference: str,
+    *,
+    dtype: str,
+    device: str,
+    quantize: bool = False,
+    split: bool = False,
+    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """A causal checkpoint with a new head of zeros: every score begins at 0 and the loss at ln 2.
 
     A random head would give scores of any size, as large as the hidden states of the model are. Every other weight comes
     from the checkpoint, or Failure (exit 5) is raised.
     """
-    options = {"dtype": dtype, "device": device, "quantize": quantize, "trust_remote_code": trust_remote_code}
+    options = {"dtype": dtype, "device": device, "quantize": quantize, "split": split}
+    options["trust_remote_code"] = trust_remote_code
     with _without_reports():  # that the head is new is meant
         model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **options)
     model.get_submodule(HEAD).weight.data.zero_()

@@ -35,6 +35,7 @@ class Wishes:
     length: int = 2048
     rank: int = 16
     precomputed: bool = False
+    parallel: str | None = None  # how several devices share the model
     continues: bool = False  # trains an adapter further, whose rank and base model are given
 
 
@@ -92,7 +93,7 @@ class Fit:
             "max_length": self.settings.length,
             "gradient_checkpointing": self.settings.checkpointing,
             "devices": self.settings.ranks,
-            "parallel": self.settings.parallel if self.settings.ranks > 1 else None,
+            "parallel": self.settings.parallel,
             "why": self.why,
         }
 
@@ -191,7 +192,8 @@ def _candidates(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: i
         formats = (wishes.dtype,) if wishes.dtype or hardware.kind != "cpu" or mode == "full" else (None, "bfloat16")
         for dtype in formats:
             settings = settings_for(model, hardware, wishes, mode, dtype)
-            yield from settings.on(devices) or [settings]
+            ways = [each for each in settings.on(devices) if wishes.parallel in (None, each.parallel)]
+            yield from ways or [settings]
 
 
 def _enlarged(model: ModelSize, settings: Settings, wishes: Wishes, hardware: Hardware, budget: float) -> Settings:

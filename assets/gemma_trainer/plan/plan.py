@@ -16,7 +16,8 @@ CHECKPOINTS = 10  # per run
 
 @dataclass
 class Plan:
-    """`epochs` passes over `data.train_rows` rows make `steps` optimizer steps of `effective_batch_size` rows."""
+    """`epochs` passes over `data.train_rows` rows make `steps` optimizer steps of `effective_batch_size` rows, which are
+    `micro_batch_size` x `accumulation_steps` in each of `processes`."""
 
     method: str
     model: str
@@ -33,6 +34,8 @@ class Plan:
     effective_batch_size: int
     micro_batch_size: int
     accumulation_steps: int
+    processes: int
+    parallel: str  # "ddp": each process holds the model; "fsdp": they split it
     steps: int
     warmup_steps: int
     save_steps: int
@@ -49,6 +52,7 @@ class Plan:
     hardware: dict
     memory: dict  # of the device: what is predicted and whether it fits, see plan/fit.py
     launch: str
+    on_each_node: str | None  # what to run on every one of several nodes
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -59,12 +63,12 @@ class Plan:
             ("model", f"{self.model} ({self.family}, template {self.template_origin})"),
             *([("adapter", self.adapter["path"])] if self.adapter else []),
             ("machine", str(self.hardware["summary"])),
-            ("engine", f"{self.backend}, {self.mode}{lora}, {self.dtype} on {self.device}"),
+            ("engine", f"{self.backend}, {self.mode}{lora}, {self.dtype} on {self.device}{self._split}"),
             ("memory", f"{memory_line(self.memory)}; a run may take {self.memory['budget_gib']:.1f}"),
             ("data", _data_line(self.data)),
             (
                 "batch",
-                f"{self.micro_batch_size} rows x {self.accumulation_steps} accumulation = "
+                f"{self.micro_batch_size} rows x {self.accumulation_steps} accumulation x {self.processes} processes = "
                 f"{self.effective_batch_size} rows a step",
             ),
             (
@@ -76,9 +80,14 @@ class Plan:
             ("length", f"at most {self.max_length} tokens, longer rows: {self.overlong}, loss on {self.loss_on} turns"),
             *((f"why {key}", reason) for key, reason in self.why.items()),
             ("launch", self.launch),
+            *([("on each node", self.on_each_node)] if self.on_each_node else []),
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+    @property
+    def _split(self) -> str:
+        return f", {self.processes} processes ({self.parallel})" if self.processes > 1 else ""
 
 
 def memory_line(memory: dict) -> str:

@@ -180,7 +180,31 @@ TRAINING: Entries = {
         "Give another model or adapter, or smaller margins and --beta.",
     ),
     "stopped": (ERROR, "A signal stopped the run after a saved step.", "Run the same command again: it resumes."),
-    "gpus-unused": (WARNING, "Only one of several GPUs is used.", "Set CUDA_VISIBLE_DEVICES to choose which."),
+    "gpus-unused": (
+        WARNING,
+        "Not all GPUs are used.",
+        "Take a batch that they can share evenly, or set CUDA_VISIBLE_DEVICES to choose which are used.",
+    ),
+    "processes-too-many": (
+        ERROR,
+        "More processes are asked for than there are GPUs.",
+        "Drop --processes: the default is one on each GPU.",
+    ),
+    "processes-differ": (
+        ERROR,
+        "The processes of a run see other files, settings or numbers of processes.",
+        "Give all nodes the same command and the same files, and launch as many processes as are planned.",
+    ),
+    "process-lost": (
+        ERROR,
+        "A process of the run was killed, often by the system when memory ran out.",
+        "Run the same command again: it goes on from the newest checkpoint. If it happens again, lower --max-length or --micro-batch-size.",
+    ),
+    "parallel-unsupported": (
+        ERROR,
+        "The model cannot be split among the processes on this hardware.",
+        "Pass --parallel ddp, or another --mode.",
+    ),
     "version-clash": (
         WARNING,
         "Installed versions are known to fail or were not tested.",

@@ -51,6 +51,10 @@ def add_dpo_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def processes(text: str) -> str | int:
+    return text if text == "auto" else positive(int)(text)
+
+
 def share(text: str) -> float:
     value = float(text)
     if not 0 <= value < 0.5:
@@ -102,6 +106,12 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
     run.add_argument("--seed", type=seed, default=0, help="default 0")
     run.add_argument(
         "--resume", default="auto", metavar="auto|never|DIR", help="go on from the last checkpoint (default auto)"
+    )
+    run.add_argument(
+        "--processes", type=processes, metavar="auto|N", default="auto", help="default auto: one on each GPU, else 1"
+    )
+    run.add_argument(
+        "--parallel", choices=["ddp", "fsdp"], help="copy the model to each GPU or split it (default: what fits)"
     )
     run.add_argument(
         "--report-to", choices=["none", "tensorboard", "trackio", "wandb"], default="none", help="default none"

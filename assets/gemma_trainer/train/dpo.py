@@ -10,7 +10,7 @@ from gemma_trainer.data.model import Model
 from gemma_trainer.models.resolve import read_run
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure, Problem
-from gemma_trainer.train.method import ASSETS, HELD_OUT, tuned_flags
+from gemma_trainer.train.method import ASSETS, HELD_OUT, moved, tuned_flags
 from gemma_trainer.train.pairs import PairMethod, PairSet
 from gemma_trainer.train.start import Start
 
@@ -109,9 +109,9 @@ class PreferenceTuning(PairMethod):
         before, after = metrics["before"], metrics["after"]
         if after["loss"] is None:
             return f"final training loss {metrics['train_loss']:.4f}"
-        moved = "" if after["kl"] is None else f", KL to the reference {after['kl']:.4f} per token"
-        accuracy = f"{before['reward_accuracy']:.1%} -> {after['reward_accuracy']:.1%}"
-        return f"held-out reward accuracy {accuracy}, loss {before['loss']:.4f} -> {after['loss']:.4f}{moved}"
+        distance = "" if after["kl"] is None else f", KL to the reference {after['kl']:.4f} per token"
+        accuracy = moved(before["reward_accuracy"], after["reward_accuracy"], ".1%")
+        return f"held-out reward accuracy {accuracy}, loss {moved(before['loss'], after['loss'])}{distance}"
 
 
 def reference_in_words(mode: str, start: Start, precomputed: bool) -> str:

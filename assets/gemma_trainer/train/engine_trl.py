@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
+from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, set_seed
 
 from gemma_trainer.models.load import check_trainable, freeze_towers, load_adapter, lora_targets
@@ -86,12 +90,69 @@ def settings(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> d
     }
 
 
-class ResumableMixin:
+class EvenRounds(BatchSampler):
+    """The batches of an epoch, of which each process takes every n-th. The last round is cut so that each gets a part of it;
+    a row comes twice only where fewer are left than processes. accelerate would fill the round with rows of its start."""
+
+    def __init__(self, batches: BatchSampler, processes: int):
+        super().__init__(batches.sampler, batches.batch_size, batches.drop_last)
+        self.processes = processes
+
+    def __len__(self) -> int:
+        return self.processes * -(-super().__len__() // self.processes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = super().__iter__()
+        while taken := list(islice(batches, self.processes)):
+            if len(taken) < self.processes:
+                rows = [row for batch in taken for row in batch]
+                rows = list(islice(cycle(rows), max(len(rows), self.processes)))
+                taken = [rows[rank :: self.processes] for rank in range(self.processes)]
+            yield from taken
+
+
+class SharedRowsMixin:
+    """Several processes go over the rows of an epoch, each over its part, as one process would over all."""
+
+    def get_train_dataloader(self):
+        return self._shared(super().get_train_dataloader())
+
+    def get_eval_dataloader(self, *args):
+        return self._shared(super().get_eval_dataloader(*args))
+
+    def _shared(self, loader):
+        if self.args.world_size > 1:
+            mine = loader.batch_sampler
+            mine.batch_sampler, mine.even_batches = EvenRounds(mine.batch_sampler, self.args.world_size), False
+            self.accelerator.gather = partial(gather_uneven, type(self.accelerator).gather, self.accelerator)
+        return loader
+
+
+def gather_uneven(gather: Callable, accelerator, values):
+    """What accelerate's `gather` gives, also of tensors that are longer in one process than in another: TRL logs a value a
+    row, and the last batches of an epoch differ in rows."""
+    if not isinstance(values, torch.Tensor) or values.dim() == 0:
+        return gather(accelerator, values)
+    sizes = gather(accelerator, torch.tensor([len(values)], device=values.device)).tolist()
+    padding = values.new_zeros(max(sizes) - len(values), *values.shape[1:])
+    parts = gather(accelerator, torch.cat([values, padding])).split(max(sizes))
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+class ResumableMixin(SharedRowsMixin):
     """Evaluation leaves the random state alone, so a run resumed where an evaluation lay gets the same dropout."""
 
     def evaluate(self, *args, **kwargs):
         with torch.random.fork_rng():
             return super().evaluate(*args, **kwargs)
+
+
+def before_training(trainer: Trainer) -> None:
+    """Call it after a measurement: accelerate prepares a model once, and one that was prepared for evaluation would not be
+    wrapped in DDP, so each process would train on its own rows alone, without an error."""
+    if not trainer.is_fsdp_enabled and not trainer.is_deepspeed_enabled:
+        trainer.accelerator.free_memory()
+        trainer.model._is_accelerate_prepared = False
 
 
 def silenced(trainer: Trainer) -> Trainer:

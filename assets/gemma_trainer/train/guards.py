@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from transformers import TrainerCallback
 
+from gemma_trainer.plan.processes import is_first
+from gemma_trainer.rows.problems import INTERNAL, Failure
+from gemma_trainer.train.ranks import gathered, largest, say
 from gemma_trainer.train.run_dir import RunDirectory, mark_complete
 
 EPOCH_END = 1e-6  # share of an epoch
@@ -57,16 +62,23 @@ class Checkpoints(TrainerCallback):
     """Marks a checkpoint as whole, so that a run killed while writing one resumes from the one before."""
 
     def on_save(self, args, state, control, **kwargs):
-        mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
+        largest(0)  # each process has written its part
+        if is_first():
+            mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM and SIGINT finish the step, save a checkpoint and end the loop; a second signal ends the process."""
+    """SIGTERM and SIGINT finish the step, save a checkpoint and end the loop; a second signal ends the process.
+
+    What comes within AGAIN seconds is the same one: schedulers send it to every process, and launchers pass it on.
+    """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    AGAIN = 2.0
 
     def __init__(self):
-        self.received: int | None = None
+        self.received = 0  # the signal, in every process once a step has ended
+        self._since = 0.0
         self._before: dict = {}
 
     def __enter__(self) -> StopOnSignal:
@@ -78,18 +90,40 @@ class StopOnSignal(TrainerCallback):
             signal.signal(number, handler)
 
     def _receive(self, number, frame) -> None:
-        self.received = number
-        signal.signal(number, self._before[number])
-        print("stopping after this step; the checkpoint will be resumable", file=sys.stderr, flush=True)
+        if self.received:
+            if time.monotonic() - self._since > self.AGAIN:
+                signal.signal(number, self._before[number])
+                os.kill(os.getpid(), number)
+            return
+        self.received, self._since = number, time.monotonic()
+        say("stopping after this step; the checkpoint will be resumable")
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self.received is not None and state.global_step < state.max_steps:
+        anywhere = largest(self.received)  # all leave after the same step
+        if anywhere and not self.received:
+            self.received, self._since = anywhere, time.monotonic()
+        if self.received and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
         """The loop ends its epoch where it stops; the resumed run measures at the real end."""
-        if self.received is not None and abs(state.epoch - round(state.epoch)) > EPOCH_END:
+        if self.received and abs(state.epoch - round(state.epoch)) > EPOCH_END:
             control.should_evaluate = False
+
+
+class OneModel(TrainerCallback):
+    """Ends the run when the processes do not train one model: without DDP around it each would learn from its own rows."""
+
+    def __init__(self):
+        self.seen = False
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if self.seen or args.world_size == 1:
+            return
+        self.seen = True
+        sums = [float(p.detach().double().sum()) for p in model.parameters() if p.requires_grad]
+        if any(theirs != sums for theirs in gathered(sums)):
+            raise Failure(INTERNAL, "processes-differ", "the processes have different weights after a step")
 
 
 class FiniteLoss(TrainerCallback):
@@ -119,7 +153,8 @@ class FiniteLoss(TrainerCallback):
             self.sound = state.global_step
         elif self.broken_at is None:
             self.broken_at, self.broken = state.global_step, broken
-            self.run.drop_checkpoints(min(self.sound, self.broken_at - 1))
+            if is_first():
+                self.run.drop_checkpoints(min(self.sound, self.broken_at - 1))
             control.should_save = control.should_evaluate = False
             control.should_training_stop = True
 

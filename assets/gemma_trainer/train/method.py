@@ -74,14 +74,19 @@ class Method(ABC):
             return None
         return {name: line.get(key) for name, key in self.measures.items()}
 
-    def save(self, model, tokenizer, prepared: Prepared, folder: Path) -> None:
+    def save(self, model, tokenizer, prepared: Prepared, folder: Path, weights: dict | None) -> None:
+        """`weights` are given of a model that is split among processes."""
         from gemma_trainer.train.save import save_result
 
         stops = [prepared.tokenizer.backend.token_to_id(stop) for stop in prepared.renderer.family.stop_tokens]
-        save_result(model, tokenizer, folder, [i for i in stops if i is not None])
+        save_result(model, tokenizer, folder, [i for i in stops if i is not None], weights)
 
-    def verify(self, model, prepared: Prepared, folder: Path) -> dict:
+    def verify(self, model, prepared: Prepared, folder: Path, weights: dict | None) -> dict:
         """Reopen what was saved and compare. Raises Failure (exit 1)."""
+        if weights is not None:
+            from gemma_trainer.train.sharded import verify_weights
+
+            return verify_weights(model, weights, folder)
         from gemma_trainer.train.verify import verify_adapter, verify_model
 
         ids = self.sample(prepared)[:VERIFIED_TOKENS]
@@ -120,9 +125,19 @@ class Method(ABC):
 
 def loading(plan: Plan) -> dict:
     """How a plan's model is loaded."""
-    return {"dtype": plan.dtype, "device": plan.device, "quantize": plan.mode == "qlora"}
+    return {
+        "dtype": plan.dtype,
+        "device": plan.device,
+        "quantize": plan.mode == "qlora",
+        "split": plan.parallel == "fsdp",
+    }
 
 
 def tuned_flags(folder: Path, plan: Plan) -> tuple[str, Path]:
     """The flag and the folder by which evaluate.py finds the result of a run."""
     return ("--model" if plan.mode == "full" else "--adapter"), folder
+
+
+def moved(before: float | None, after: float, form: str = ".4f") -> str:
+    """A measure before and after training; a model that is split among processes is measured after it only."""
+    return f"{after:{form}}" if before is None else f"{before:{form}} -> {after:{form}}"

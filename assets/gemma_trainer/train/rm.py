@@ -10,7 +10,7 @@ from gemma_trainer.data.model import Model
 from gemma_trainer.evaluate.metrics import LABELS
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import Problem
-from gemma_trainer.train.method import ASSETS, HELD_OUT, loading, tuned_flags
+from gemma_trainer.train.method import ASSETS, HELD_OUT, loading, moved, tuned_flags
 from gemma_trainer.train.pairs import PairMethod, PairSet
 from gemma_trainer.train.start import Start
 
@@ -41,10 +41,10 @@ class RewardModelling(PairMethod):
         rows = prepared.train.rows, prepared.held_out.rows
         return build_trainer(model, tokenizer, prepared.plan, *rows, folder, report_to, callbacks)
 
-    def save(self, model, tokenizer, prepared, folder: Path) -> None:
+    def save(self, model, tokenizer, prepared, folder: Path, weights: dict | None) -> None:
         from gemma_trainer.train.save import save_result
 
-        save_result(model, tokenizer, folder, None)
+        save_result(model, tokenizer, folder, None, weights)
 
     def reopen(self, folder: Path, dtype: str):
         from gemma_trainer.models.reward import load_reward_model
@@ -66,5 +66,5 @@ class RewardModelling(PairMethod):
 
     def summary(self, metrics: dict) -> str:
         before, after = metrics["before"]["reward_accuracy"], metrics["after"]["reward_accuracy"]
-        held_out = "" if after is None else f"held-out reward accuracy {before:.1%} -> {after:.1%}, "
+        held_out = "" if after is None else f"held-out reward accuracy {moved(before, after, '.1%')}, "
         return f"{held_out}final training loss {metrics['train_loss']:.4f}"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
-from gemma_trainer.cli import Outcome, command, log
+from gemma_trainer.cli import Outcome, command
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.fit import misfit, require_fit
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, versions
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.plan.processes import find_place, is_first
 from gemma_trainer.rows.commands import changed, without
-from gemma_trainer.rows.problems import INTERNAL, STOPPED, UNSUPPORTED, Failure, missing
+from gemma_trainer.rows.problems import INTERNAL, STOPPED, UNSUPPORTED, USAGE, Failure, missing
+from gemma_trainer.train.launch import launch, told
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.ranks import from_first, join, say, show_one_gpu
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory, step_of
 from gemma_trainer.train.setup import Prepared, prepare
@@ -28,14 +32,21 @@ DISK_FULL = 2**20  # bytes left
 
 
 def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
-    """Plan, check, train, evaluate, save, reopen. Raises Failure with the exit codes of the contract."""
+    """Plan, check, train, evaluate, save, reopen; in several processes where the plan wants them. Raises Failure with the
+    exit codes of the contract."""
+    place = find_place()
+    return told(place, lambda: _run(method, args, argv)) if place else _run(method, args, argv)
+
+
+def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     prepared = prepare(args, method, command(ASSETS / method.script, *launch_words(argv)))
-    run = RunDirectory(Path(args.output_dir or Path("runs") / default_name(prepared.plan.model, method)).expanduser())
-    check_apart(run.path, args, prepared.plan)
+    plan = prepared.plan
+    run = RunDirectory(Path(args.output_dir or Path("runs") / default_name(plan.model, method)).expanduser())
+    check_apart(run.path, args, plan)
     record = {
         "command": method.script,
         "arguments": {key: value for key, value in vars(args).items() if key not in ("json", "debug", "config")},
-        "plan": prepared.plan.as_dict(),
+        "plan": plan.as_dict(),
         "versions": versions(),
     }
     if args.plan:
@@ -43,24 +54,45 @@ def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
         refusal = None if args.emulate or args.demo else run.refusal(args.resume, args.overwrite, record)
         return planned(prepared, args.emulate, refusal)
     require_fit(prepared.fit)
-    require_training_packages(prepared.plan.mode, args.report_to)
-    checkpoint = run.open(args.resume, args.overwrite)
-    run.start(record)
-    log(prepared.plan.summary())
-    log(masked_sample(prepared.train, colour=sys.stderr.isatty()))
-    if prepared.held_out.sources:
+    require_training_packages(plan.mode, args.report_to)
+    if plan.processes > 1 and find_place() is None:
+        return _launched(method, prepared, args, argv, run, record)
+    join(plan)
+    checkpoint = from_first(lambda: _begin(run, args, record))
+    say(plan.summary())
+    say(masked_sample(prepared.train, colour=sys.stderr.isatty()))
+    if prepared.held_out.sources and is_first():
         write_rows(prepared.held_out.sources, run.path / HELD_OUT)
     try:
         return train(method, prepared, args, run, checkpoint)
     except (Exception, KeyboardInterrupt) as error:
         failure = as_failure(error, run.path)
-        run.fail(failure)
-        if failure.exit_code == STOPPED:
+        if is_first():
+            run.fail(failure)
+        if is_first() and failure.exit_code == STOPPED:
             failure.result = run.ended()
             failure.next = failure.next or [command(ASSETS / method.script, *argv)]
         if failure is error:
             raise
         raise failure from error
+
+
+def _begin(run: RunDirectory, args: Namespace, record: dict) -> Path | None:
+    """Claim the run directory and write run.json; the checkpoint to go on from, None for a fresh start."""
+    checkpoint = run.open(args.resume, args.overwrite)
+    run.start(record)
+    return checkpoint
+
+
+def _launched(method: Method, prepared: Prepared, args: Namespace, argv: list[str], run: RunDirectory, record: dict):
+    """The outcome of the processes that train, started once everything is known to be in order."""
+    if "-" in [*args.data, *(args.eval_data or [])]:
+        text = "several processes cannot read the same rows from stdin"
+        raise Failure(USAGE, "usage", text, fix="Write the rows to a file.")
+    _begin(run, args, record)
+    run.release()
+    resume = ["--resume", "auto"] if args.resume == "never" else []  # the directory is begun now
+    return launch(ASSETS / method.script, [*argv, *resume], prepared.plan, run)
 
 
 def launch_words(argv: list[str]) -> list[str]:
@@ -71,7 +103,12 @@ def launch_words(argv: list[str]) -> list[str]:
 def planned(prepared: Prepared, emulated: str | None, refusal: Failure | None) -> Outcome:
     """The plan, with the command that runs it; or exit 5 with plans that would fit; or the `refusal` of its directory."""
     plan, found = prepared.plan, prepared.fit
-    outcome = Outcome({"plan": plan.as_dict()}, warnings=prepared.warnings, next=[plan.launch], summary=plan.summary())
+    outcome = Outcome(
+        {"plan": plan.as_dict()},
+        warnings=prepared.warnings,
+        next=[plan.on_each_node or plan.launch],
+        summary=plan.summary(),
+    )
     if not found.fits:
         again = ["--plan", *(["--emulate", emulated] if emulated else [])]
         changes = [way.change.split() for way in found.ways if way.change.startswith("--")]
@@ -109,10 +146,9 @@ def require_training_packages(mode: str, report_to: str = "none") -> None:
 
 def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory, checkpoint: Path | None) -> Outcome:
     plan = prepared.plan
-    if len(plan.hardware["gpus"]) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    show_one_gpu(plan)
     share_cores()
-    log("loading the training libraries and the model")
+    say("loading the training libraries and the model")
     # Heavy imports: only from here on, when the plan stands and the data is good.
     if plan.backend == "unsloth":
         from gemma_trainer.train.engine_unsloth import import_first
@@ -121,33 +157,46 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     from gemma_trainer.models.load import load_tokenizer_files, quiet_libraries
 
     quiet_libraries()  # before bitsandbytes is imported, which speaks while it is
-    from gemma_trainer.train.guards import Checkpoints, FiniteLoss, Recorder, StopOnSignal
+    from gemma_trainer.train.engine_trl import before_training
+    from gemma_trainer.train.guards import Checkpoints, FiniteLoss, OneModel, Recorder, StopOnSignal
+    from gemma_trainer.train.sharded import whole_weights
 
     source = resolve_model(plan.model)
     finite, signals = FiniteLoss(run, method.logged), StopOnSignal()
-    callbacks = [Recorder(run, plan.steps, method.logged), Checkpoints(), finite, signals]
+    callbacks = [*([Recorder(run, plan.steps, method.logged)] if is_first() else [])]
+    callbacks += [Checkpoints(), *([OneModel()] if plan.parallel == "ddp" else []), finite, signals]
     model = method.load_model(plan, source, args.trust_remote_code)
     tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)
     trainer = method.build_trainer(model, tokenizer, prepared, run.checkpoints, args.report_to, callbacks)
-    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
-    run.drop_incomplete_checkpoints()
-    before = run.metrics_so_far.get("before") if checkpoint else None
-    if before is None:
+    before = from_first(lambda: _rewound(run, checkpoint))
+    if before is None and plan.parallel == "fsdp":
+        before = dict.fromkeys(method.measures)  # it is split when training begins, and no process holds all of it
+    elif before is None:
         before = method.measure(trainer)
-        check_finite(finite, trainer.model, plan, run)
+        before_training(trainer)
+    broken = _failure(lambda: check_finite(finite, trainer.model, plan, run))
+    if is_first() and broken is None:
         run.update(metrics={"before": before})
     if checkpoint:
-        log(f"resuming from {checkpoint}")
+        say(f"resuming from {checkpoint}")
     started = time.monotonic()
-    with signals:
-        run_loop(trainer, checkpoint, plan.steps)
+    if broken is None:
+        with signals:
+            run_loop(trainer, checkpoint, plan.steps)
     seconds = time.monotonic() - started
-    check_finite(finite, trainer.model, plan, run)
-    _check_finished(trainer, plan.steps, signals)
-    after = method.measured(run.metrics()[-1], plan.steps) or method.measure(trainer)
-    check_finite(finite, trainer.model, plan, run)
+    early = broken or _failure(lambda: _check_finished(trainer, plan, finite, signals, run))
+    after = weights = None
+    if early is None:
+        after = from_first(lambda: method.measured(run.metrics()[-1], plan.steps)) or method.measure(trainer)
+        early = _failure(lambda: check_finite(finite, trainer.model, plan, run))
+    if early is None and plan.parallel == "fsdp":
+        weights = whole_weights(trainer)
+    if not is_first():
+        return Outcome()  # the first process speaks for all
+    if early:
+        raise early
     metrics = {"before": before, "after": after, "train_loss": run.last_loss(), "seconds": round(seconds, 1)}
-    return _finish(method, prepared, run, trainer.model, tokenizer, metrics)
+    return _finish(method, prepared, run, trainer.model, tokenizer, metrics, weights)
 
 
 def run_loop(trainer, checkpoint: Path | None, steps: int) -> None:
@@ -159,22 +208,41 @@ def run_loop(trainer, checkpoint: Path | None, steps: int) -> None:
     trainer.state.global_step = step_of(checkpoint)
 
 
-def _check_finished(trainer, steps: int, signals) -> None:
+def _rewound(run: RunDirectory, checkpoint: Path | None) -> dict | None:
+    """Without what came after the checkpoint; what was measured before training, None where it is still to do."""
+    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
+    run.drop_incomplete_checkpoints()
+    return run.metrics_so_far.get("before") if checkpoint else None
+
+
+def _failure(check: Callable[[], None]) -> Failure | None:
+    """What a check raises. All processes find the same, and the first raises it when the others have left."""
+    try:
+        check()
+    except Failure as failure:
+        return failure
+    return None
+
+
+def _check_finished(trainer, plan: Plan, finite, signals, run: RunDirectory) -> None:
     """Raises Failure when the loop ended before its last step."""
-    done = trainer.state.global_step
+    check_finite(finite, trainer.model, plan, run)
+    done, steps = trainer.state.global_step, plan.steps
     if done < steps:
-        reason = f"signal {signals.received}" if signals.received is not None else "the trainer"
+        reason = f"signal {signals.received}" if signals.received else "the trainer"
         raise Failure(STOPPED, "stopped", f"{reason} stopped the run after step {done} of {steps}; it is saved")
 
 
-def _finish(method: Method, prepared: Prepared, run: RunDirectory, model, tokenizer, metrics: dict) -> Outcome:
-    """Save, reopen, compare, describe. The run is done only after all of that."""
+def _finish(
+    method: Method, prepared: Prepared, run: RunDirectory, model, tokenizer, metrics: dict, weights: dict | None
+) -> Outcome:
+    """Save, reopen, compare, describe. The run is done only after all of that. `weights` are given of a split model."""
     from gemma_trainer.train.card import write_card
     from gemma_trainer.train.chart import draw_curves
 
     plan = prepared.plan
-    method.save(model, tokenizer, prepared, run.path)
-    metrics["reopened"] = method.verify(model, prepared, run.path)
+    method.save(model, tokenizer, prepared, run.path, weights)
+    metrics["reopened"] = method.verify(model, prepared, run.path, weights)
     lines = run.metrics()
     title = f"{run.path.name}: {plan.family} {plan.method}, {plan.mode}"
     draw_curves(lines, run.path / "loss.png", title, method.panels)

@@ -30,6 +30,7 @@ IDENTITY = (
     "plan.model",
     "plan.adapter.hash",
     "plan.mode",
+    "plan.parallel",
     "plan.template_hash",
     "plan.data.data_hash",
     "plan.steps",
@@ -46,6 +47,8 @@ FREE = {
     "demo",
     "plan",
     "emulate",
+    "processes",
+    "parallel",
 }
 
 
@@ -145,6 +148,12 @@ class RunDirectory:
         except OSError:
             raise Failure(USAGE, "run-in-use", f"another process is writing to {self.path}") from None
 
+    def release(self) -> None:
+        """Leave the directory to another process, which claims it in its turn."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def _chosen_checkpoint(self, checkpoint: Path) -> Path:
         if not (checkpoint / COMPLETE).is_file():
             raise Failure(USAGE, "checkpoint-incomplete", f"--resume {checkpoint} is not a complete checkpoint")
@@ -168,6 +177,10 @@ class RunDirectory:
 
     def read(self) -> dict | None:
         return read_run(self.path)
+
+    def reread(self) -> None:
+        """Take over what another process has written."""
+        self._record = self.read() or self._record
 
     def start(self, record: dict) -> None:
         """Write run.json. What stands there already is compared first; Failure (exit 2) names what changed."""

@@ -19,6 +19,7 @@ from gemma_trainer.plan.emulate import emulate
 from gemma_trainer.plan.fit import Fit, Wishes, fit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.plan.processes import check_parallel, choose_processes, find_place, on_each_node, shared_memory
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import REMOTE_FAILED, USAGE, Failure, Problem
 from gemma_trainer.train.adapter_fit import check_fit, other_base
@@ -56,6 +57,9 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     backend, why_backend = planning.choose_backend(
         args.backend, hardware, method.name, args.mode, args.lora_dropout or 0.0
     )
+    place, wish = find_place(), None if args.processes == "auto" else args.processes
+    processes, why_processes = choose_processes(wish, args.effective_batch_size, hardware, place)
+    parallel = check_parallel(args.parallel, processes, hardware, place)
 
     start = find_start(args.model, adapter)
     described, warnings = _describe(args, start.files)
@@ -88,15 +92,16 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         effective=args.effective_batch_size,
         length=longest,
         rank=lora["rank"] if lora else RANK,
+        parallel=parallel,
         precomputed=getattr(args, "precompute_ref", False),
         continues=start.adapter is not None,
     )
-    found = fit(model, hardware, wishes)
+    found = fit(model, shared_memory(hardware, processes, place), wishes, processes)
     settings = found.settings
-    mode, micro, accumulation = settings.mode, settings.micro, args.effective_batch_size // settings.micro
-    warnings += [*_about_mode(mode, hardware, model.shape.experts), *doubts(model, longest)]
-    steps = planning.count_steps(len(train.rows), micro, accumulation, args.epochs, args.max_steps)
-    per_epoch = planning.count_steps(len(train.rows), micro, accumulation, 1.0, None)
+    mode, micro, accumulation = settings.mode, settings.micro, args.effective_batch_size // settings.micro // processes
+    warnings += [*_about_mode(mode, hardware, model.shape.experts, processes), *doubts(model, longest)]
+    steps = planning.count_steps(len(train.rows), micro, accumulation * processes, args.epochs, args.max_steps)
+    per_epoch = planning.count_steps(len(train.rows), micro, accumulation * processes, 1.0, None)
     plan = Plan(
         method=method.name,
         model=start.model,
@@ -106,13 +111,15 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         mode=mode,
         device=hardware.kind,
         dtype=settings.dtype,
-        why={"backend": why_backend, **NO_DROPOUT[backend], **found.why},
+        why={"backend": why_backend, **NO_DROPOUT[backend], "processes": why_processes, **found.why},
         lora=lora,
         learning_rate=args.learning_rate or method.learning_rate[mode],
         epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,
         effective_batch_size=args.effective_batch_size,
         micro_batch_size=micro,
         accumulation_steps=accumulation,
+        processes=processes,
+        parallel=settings.parallel,
         steps=steps,
         warmup_steps=int(planning.WARMUP * steps),
         save_steps=args.save_steps or max(1, steps // planning.CHECKPOINTS),
@@ -129,6 +136,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         hardware=hardware.as_dict(),
         memory=found.memory(),
         launch=launch,
+        on_each_node=on_each_node(launch, processes, settings.parallel, hardware),
     )
     warnings += [*sides.warnings, *train.warnings, *held_out.warnings, *method.advice(args, start, described, train)]
     return Prepared(plan, found, renderer, tokenizer, train, held_out, plain, start.files, warnings)
@@ -139,6 +147,8 @@ def machine(args: Namespace) -> Hardware:
     if args.emulate and not args.plan:
         text = "--emulate is for hardware that is not here, where nothing can be trained"
         raise Failure(USAGE, "usage", text, fix="Add --plan, or drop --emulate.")
+    if args.demo and (find_place() or args.processes not in ("auto", 1)):
+        raise Failure(USAGE, "usage", "--demo trains in one process", fix="Drop --processes and the launcher.")
     return emulate(args.emulate) if args.emulate else detect()
 
 
@@ -175,7 +185,7 @@ def _plain_template(described: Model, warnings: list[Problem]) -> str | None:
     return described.family.plain_template
 
 
-def _about_mode(mode: str, hardware: Hardware, experts: int) -> list[Problem]:
+def _about_mode(mode: str, hardware: Hardware, experts: int, processes: int) -> list[Problem]:
     """Warnings about what is trained on this hardware."""
     problems = []
     if mode == "qlora" and hardware.kind == "mps":
@@ -184,8 +194,8 @@ def _about_mode(mode: str, hardware: Hardware, experts: int) -> list[Problem]:
     if mode != "full" and experts:
         text = "the experts of this model get no adapters, its other layers do"
         problems.append(Problem("experts-untrained", text))
-    if hardware.devices > 1:
-        problems.append(Problem("gpus-unused", f"1 of {hardware.devices} GPUs is used"))
+    if processes < hardware.devices:
+        problems.append(Problem("gpus-unused", f"{processes} of {hardware.devices} GPUs are used"))
     return problems
 
 

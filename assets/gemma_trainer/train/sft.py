@@ -12,7 +12,7 @@ from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS
 from gemma_trainer.plan.plan import Plan
-from gemma_trainer.train.method import ASSETS, HELD_OUT, Method, tuned_flags
+from gemma_trainer.train.method import ASSETS, HELD_OUT, Method, moved, tuned_flags
 from gemma_trainer.train.rows import EncodedSet, encode_rows
 from gemma_trainer.train.start import Start
 
@@ -54,5 +54,5 @@ class SupervisedTuning(Method):
 
     def summary(self, metrics: dict) -> str:
         before, after = metrics["before"]["loss"], metrics["after"]["loss"]
-        held_out = "" if after is None else f"held-out loss {before:.4f} -> {after:.4f}, "
+        held_out = "" if after is None else f"held-out loss {moved(before, after)}, "
         return f"{held_out}final training loss {metrics['train_loss']:.4f}"

@@ -18,8 +18,9 @@ from trl.trainer.utils import use_adapter
 from gemma_trainer.evaluate.preferences import measure_preferences, pad_pairs
 from gemma_trainer.models.load import check_trainable
 from gemma_trainer.plan.plan import Plan
-from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.engine_trl import SharedRowsMixin, lora_config, prepare_model, settings, silenced
 from gemma_trainer.train.pairs import SIDES, EncodedPair
+from gemma_trainer.train.sharded import outer_whole
 
 REFERENCE = "ref"  # TRL's name for its frozen copy of a starting adapter
 
@@ -48,7 +49,7 @@ class PairCollator:
         return batch | {name: torch.tensor([pair[name] for pair in pairs]) for name in computed}
 
 
-class PreferenceTrainer(DPOTrainer):
+class PreferenceTrainer(SharedRowsMixin, DPOTrainer):
     """Evaluates pair by pair, with the distance to the reference. Nothing random is drawn for it, so a resumed run goes
     on as an undisturbed one."""
 
@@ -77,7 +78,7 @@ class PreferenceTrainer(DPOTrainer):
 
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
         self.model.eval()
-        with self.compute_loss_context_manager():
+        with self.compute_loss_context_manager(), outer_whole(self.model):
             measured = measure_preferences(self.model, self.reference, self.held_out())
         loss = {name: self.objective[name] for name in ("beta", "label_smoothing", "sft_weight")}
         summary = {"loss": measured.loss(self.objective["loss"], **loss), **measured.summary(self.objective["beta"])}

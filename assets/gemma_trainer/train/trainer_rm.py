@@ -14,7 +14,7 @@ from gemma_trainer.models.load import adapter_errors, freeze_towers, require_key
 from gemma_trainer.models.reward import HEAD, keep_float
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure
-from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.engine_trl import SharedRowsMixin, lora_config, prepare_model, settings, silenced
 from gemma_trainer.train.pairs import EncodedPair
 
 
@@ -81,7 +81,7 @@ def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: boo
     )
 
 
-class ResumableTrainer(RewardTrainer):
+class ResumableTrainer(SharedRowsMixin, RewardTrainer):
     """Evaluates pair by pair. TRL averages over batches, in which a last batch of one pair weighs as much as a full one.
 
     Nothing random is drawn for it, so a resumed run goes on as an undisturbed one.

@@ -1,0 +1,112 @@
+"""What the processes of a run do together. Without a launcher there is one, and nothing here costs anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from gemma_trainer.cli import log
+from gemma_trainer.plan.plan import Plan
+from gemma_trainer.plan.processes import find_place, is_first
+from gemma_trainer.rows.problems import USAGE, Failure
+
+# All processes must have resolved these parts of the plan alike, each from the files that it sees.
+SHARED = ("model", "mode", "dtype", "template_hash", "effective_batch_size", "micro_batch_size", "steps", "parallel")
+
+T = TypeVar("T")
+
+
+def say(text: str) -> None:
+    """To people, once."""
+    if is_first():
+        log(text)
+
+
+def show_one_gpu(plan: Plan) -> None:
+    """Hide the GPUs of other processes, before torch looks for them: the first that is left is this one's."""
+    count = len(plan.hardware["gpus"])
+    if count > 1:
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        place = find_place()
+        os.environ["CUDA_VISIBLE_DEVICES"] = shown[place.local % len(shown) if place else 0]
+
+
+def join(plan: Plan) -> None:
+    """Meet the other processes. Raises Failure (exit 2) in all of them where one has another plan or other data, or where
+    they do not make the batch that is asked for."""
+    place = find_place()
+    if place is None:
+        return
+    show_one_gpu(plan)
+    from accelerate import PartialState
+
+    state = PartialState(cpu=plan.device == "cpu")
+    mine = {name: getattr(plan, name) for name in SHARED} | {"data": plan.data["data_hash"]}
+    theirs = gathered(mine)
+    other = next((rank for rank, each in enumerate(theirs) if each != mine), None)
+    if other is not None:
+        names = ", ".join(name for name in mine if theirs[other][name] != mine[name])
+        text = f"processes {place.rank} and {other} differ in {names}"
+    elif (state.num_processes, len(theirs)) != (plan.processes, plan.processes):
+        text = f"{plan.processes} processes are planned, {state.num_processes} are here"
+    elif plan.micro_batch_size * plan.accumulation_steps * state.num_processes != plan.effective_batch_size:
+        text = f"{state.num_processes} processes do not make a batch of {plan.effective_batch_size} rows"
+    else:
+        return
+    raise Failure(USAGE, "processes-differ", text)
+
+
+def gathered(value: object) -> list:
+    """The value of each process, by rank."""
+    from torch import distributed
+
+    values = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def from_first(compute: Callable[[], T]) -> T:
+    """What the first process computes, in all of them; they raise the Failure that it raises."""
+    if find_place() is None:
+        return compute()
+    from torch import distributed
+
+    box: list = [None, None]
+    if is_first():
+        try:
+            box[0] = compute()
+        except Failure as failure:
+            box[1] = failure
+    distributed.broadcast_object_list(box, src=0)
+    if box[1] is not None:
+        raise box[1]
+    return box[0]
+
+
+def largest(number: int) -> int:
+    """The largest among all processes; they wait for each other."""
+    if find_place() is None:
+        return number
+    import torch
+    from accelerate import PartialState
+    from torch import distributed
+
+    value = torch.tensor(number, device=PartialState().device)
+    distributed.all_reduce(value, op=distributed.ReduceOp.MAX)
+    return int(value)
+
+
+def stop_with_launcher() -> None:
+    """Stop this process as SIGTERM does, the newest step saved, when the one that started it is gone."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
