@@ -24,7 +24,7 @@ from gemma_trainer.plan.fit import Wishes, budget_of, fit, misfit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.memory import GIB, TEXTS
 from gemma_trainer.plan.packages import check_packages, install_missing, versions
-from gemma_trainer.plan.processes import choose_processes
+from gemma_trainer.plan.processes import choose_processes, on_each_node
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import OK, UNSUPPORTED, Failure, Problem
 
@@ -81,8 +81,9 @@ def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes)
     if outcome.errors:
         outcome.exit_code = UNSUPPORTED
     else:
-        words = answer.arguments(found, hardware, ASSETS)
-        outcome.next.append(cli.command(ASSETS / f"{args.method}_train.py", *words))
+        launch = cli.command(ASSETS / f"{args.method}_train.py", *answer.arguments(found, hardware, ASSETS))
+        settings = found.settings
+        outcome.next.append(on_each_node(launch, settings.ranks, settings.parallel, hardware) or launch)
     lines = [f"model     {answer.model_text(facts)}", "", answer.table_text(table), ""]
     lines += [f"memory    {answer.memory_text(found)}", *_route_lines(outcome.result["route"])]
     lines += [f"way       {way}" for way in found.ways]

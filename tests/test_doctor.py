@@ -51,6 +51,12 @@ def test_every_form_of_hardware_is_answered(hardware, method):
     assert parallel == ({None, "ddp", "fsdp"} if "x8" in hardware or hardware.startswith("8x") else {None})
 
 
+def test_for_several_nodes_the_command_is_that_of_each_node():
+    (command,) = ask("--model", "google/gemma-3-4b-it", "--emulate", "2x8xA100-80G")["next"]
+    assert command.startswith("accelerate launch --config_file") and "--num_machines 2 --num_processes 16" in command
+    assert "--machine_rank $NODE_RANK" in command and "sft_train.py --model google/gemma-3-4b-it" in command
+
+
 def test_what_does_not_fit_is_exit_5_with_three_ways():
     answer = ask("--model", "google/gemma-4-26B-A4B-it", "--emulate", "1xRTX4090-24G", code=5)
     (error,) = answer["errors"]

@@ -11,6 +11,7 @@ from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan.emulate import emulate, smallest_card
 from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, misfit, require_fit, settings_for
 from gemma_trainer.plan.memory import GIB, estimate
+from gemma_trainer.plan.processes import choose_processes
 from gemma_trainer.plan.size import released, size_of
 from gemma_trainer.rows.problems import Failure
 
@@ -155,14 +156,24 @@ def table_under(heading: str, page: str) -> list[list[str]]:
 
 def test_the_decision_table_of_the_skill():
     """Of a model that fits in any way."""
-    machines = {"one NVIDIA GPU": "1xRTX4090-24G", "Apple GPU": "mps-32G", "CPU only": "cpu-32G"}
+    machines = {
+        "one NVIDIA GPU": "1xRTX4090-24G",
+        "several NVIDIA GPUs": "8xH100-80G",
+        "Apple GPU": "mps-32G",
+        "CPU only": "cpu-32G",
+    }
     rows = table_under("Choose", "SKILL.md")
     assert {row[0] for row in rows} == set(machines)
     for machine, default, *_ in rows:
-        settings = planned("google/gemma-3-270m-it", machines[machine]).settings
+        hardware = emulate(machines[machine])
+        processes, _ = choose_processes(None, Wishes().effective, hardware, None)
+        settings = planned("google/gemma-3-270m-it", machines[machine], processes).settings
+        assert ("one process on each" in default) == (settings.ranks == processes > 1), machine
         assert default.lower().startswith(settings.mode), machine
         named = [dtype for dtype in ("bfloat16", "float32") if dtype in default]
         assert named in ([], [settings.dtype])
+    assert planned("google/gemma-3-270m-it", "8xH100-80G", 8).settings.parallel == "ddp"  # copied
+    assert planned("google/gemma-4-31B-it", "8xH100-80G", 8, mode="full").settings.parallel == "fsdp"  # no copy fits
 
 
 def test_the_figures_of_the_hardware_page():
