@@ -144,12 +144,13 @@ def moments(model: ModelSize, settings: Settings, parts: dict[str, float]) -> di
 
 
 def weights(model: ModelSize, settings: Settings) -> float:
-    """Bytes of the frozen or trained model. In transformers' 4-bit mode stacked experts keep 16 bits, in Unsloth's not."""
+    """Bytes of the frozen or trained model. In transformers' 4-bit mode stacked experts keep 16 bits; in Unsloth's they do
+    not, but what reads images and sound does."""
     shape, size = model.shape, BYTES[settings.dtype]
     encoders = model.encoders or 0
     if settings.mode != "qlora":
         return size * (shape.parameters + encoders)
-    small = shape.linear + encoders + (shape.experts if settings.backend == "unsloth" else 0)
+    small = shape.linear + (shape.experts if settings.backend == "unsloth" else encoders)
     return NF4 * small + size * (shape.parameters + encoders - small)
 
 
