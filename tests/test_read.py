@@ -337,6 +337,37 @@ def test_parquet_and_arrow(tmp_path, form):
         assert faults(list(read_rows(file)))[-1][0] == "parquet-invalid"
 
 
+@pytest.mark.parametrize("form", ["parquet", "stream"])
+def test_tables_with_values_that_python_has_no_object_for_are_told(tmp_path, form):
+    import pyarrow
+    from pyarrow import parquet
+
+    days = pyarrow.array([2**30], pyarrow.int32()).cast(pyarrow.date32())
+    table = pyarrow.table({"prompt": ["a"], "completion": ["c"], "day": days})
+    file = tmp_path / ("a.parquet" if form == "parquet" else "a.arrow")
+    if form == "parquet":
+        parquet.write_table(table, file)
+    else:
+        with pyarrow.ipc.new_stream(str(file), table.schema) as writer:
+            writer.write_table(table)
+    (problem,) = read_rows(file)
+    assert problem.code == "parquet-invalid" and "out of range" in problem.message and problem.fix
+
+
+def test_an_arrow_stream_with_an_absurd_length_is_told(tmp_path):
+    """Any eight bytes of it may be damaged: a length that no memory holds is no crash."""
+    import pyarrow
+
+    table = pyarrow.table({"prompt": ["a", "b"], "completion": ["c", "d"]})
+    file = tmp_path / "a.arrow"
+    with pyarrow.ipc.new_stream(str(file), table.schema) as writer:
+        writer.write_table(table)
+    whole = file.read_bytes()
+    for at in range(0, len(whole), 8):
+        file.write_bytes(whole[:at] + (2**60).to_bytes(8, "little") + whole[at + 8 :])
+        assert all(item.value for item in read_rows(file) if isinstance(item, RawRow))
+
+
 # Names and hashes
 
 

@@ -81,6 +81,30 @@ def test_the_adapter_loads_with_peft_and_adapts_text_layers_only(kind, folder):
         assert float((tensor - tensors[1][name]).abs().max()) < 1e-3, name
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["lora", "qlora"])
+def test_merged_into_its_model_it_reloads_equal(kind, mode, folder, tmp_path):
+    import torch
+
+    from gemma_trainer.models.load import load_adapter, load_model
+
+    ids = torch.arange(10, 40)[None]
+
+    def logits(model) -> torch.Tensor:
+        with torch.no_grad():
+            return model.eval()(input_ids=ids).logits
+
+    base = logits(load_model(folder / kind, dtype="float32", device="cpu"))
+    adapted = load_adapter(
+        load_model(folder / kind, dtype="float32", device="cpu"), folder / f"{kind}_{mode}_sft-unsloth"
+    )
+    expected = logits(adapted)
+    assert float((expected - base).abs().max()) > 1e-2
+    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    merged = logits(load_model(tmp_path / "merged", dtype="float32", device="cpu"))
+    assert torch.allclose(merged, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_a_stopped_run_resumes_to_the_same_losses(method, folder):
     undisturbed = losses(folder, f"gemma3_lora_{method}-unsloth")

@@ -136,9 +136,8 @@ def parquet_rows(path: Path) -> Iterator[RawRow | Problem]:
     try:
         with _seekable(path) as file, parquet.ParquetFile(file) as table:
             yield from _batches(batch for batch in table.iter_batches(_BATCH))
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        text = f"not a complete Parquet file ({_first_line(error)})"
-        yield Problem("parquet-invalid", text, file=str(path))
+    except _faults(arrow) as error:
+        yield _unreadable("Parquet", error, path)
 
 
 def arrow_rows(path: Path) -> Iterator[RawRow | Problem]:
@@ -153,13 +152,22 @@ def arrow_rows(path: Path) -> Iterator[RawRow | Problem]:
                 yield from _batches(reader.get_batch(at) for at in range(reader.num_record_batches))
             else:
                 yield from _batches(arrow.ipc.open_stream(file))
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        text = f"not a complete Arrow file ({_first_line(error)})"
-        yield Problem("parquet-invalid", text, file=str(path))
+    except _faults(arrow) as error:
+        yield _unreadable("Arrow", error, path)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+def _faults(arrow) -> tuple[type[Exception], ...]:
+    """What pyarrow raises of damaged files (MemoryError: a length in them is absurd) and of values that Python has no object
+    for, such as days after the year 9999."""
+    return arrow.ArrowException, OSError, MemoryError, ValueError, OverflowError
+
+
+def _unreadable(form: str, error: Exception, path: Path) -> Problem:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+    if isinstance(error, OverflowError):
+        text, fix = f"a value in it is out of range ({reason})", "Leave that column out, or write it as text."
+        return Problem("parquet-invalid", text, fix=fix, file=str(path))
+    return Problem("parquet-invalid", f"not a complete {form} file ({reason})", file=str(path))
 
 
 def _batches(batches: Iterable) -> Iterator[RawRow]:
