@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from gemma_trainer.cli import Outcome, log
+from gemma_trainer.cli import STOPS, Outcome, log
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.processes import Place, preset
 from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, Problem
@@ -67,7 +67,7 @@ def _start(script: Path, words: list[str], plan: Plan) -> None:
 
 @contextlib.contextmanager
 def _signals_passed_on() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT go to the processes, which save and end together. Gives the signals that came."""
+    """What asks to stop goes to the processes, which save and end together. Gives the signals that came."""
     import psutil
 
     received: list[int] = []
@@ -81,7 +81,7 @@ def _signals_passed_on() -> Iterator[list[int]]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(number)
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, receive) for number in STOPS}
     try:
         yield received
     finally:
@@ -102,6 +102,11 @@ def _lost(failed, plan: Plan, run: RunDirectory) -> Failure:
     if checkpoint:
         failure.result, failure.next = run.ended(), [plan.launch]
     return failure
+
+
+def launched() -> bool:
+    """Whether this is one of the processes that `launch` started."""
+    return ENDINGS in os.environ
 
 
 def told(place: Place, train: Callable[[], Outcome]) -> Outcome:
