@@ -313,14 +313,14 @@ def ways_to_fit(found: Fit, hardware: Hardware, wishes: Wishes, count: int = 3) 
 def ways_down(found: Fit, count: int = 3) -> list[Way]:
     """The cheapest single changes that take less memory than a run of `found`, which ran out of it, was predicted to."""
     settings = found.settings
-    now = replace(found.wishes, mode=settings.mode, dtype=settings.dtype, micro=settings.micro)
+    now = replace(found.wishes, mode=settings.mode, micro=settings.micro)
     ways: dict[str, Way] = {}
-    for lever in _levers(now, found.hardware, found.longest):
+    for lever in _levers(replace(now, dtype=settings.dtype), found.hardware, found.longest):
         changed = replace(now, **{lever.wish: lever.value})
         trial = _on_devices(settings, settings_for(found.model, found.hardware, changed, changed.mode))
         total = _total(found.model, trial)
         if total < found.estimate.total:
-            ways.setdefault(lever.wish, Way(lever.flag, lever.cost, total / GIB))
+            ways.setdefault(lever.wish, Way(lever.flag, lever.cost, total / GIB))  # of lengths, the longest
     return list(ways.values())[:count]
 
 
