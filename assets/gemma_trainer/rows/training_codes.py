@@ -173,6 +173,11 @@ TRAINING: Entries = {
         "The loss, its gradient or a measure is no number any more; checkpoints from then on are removed.",
         "Lower --learning-rate; use --dtype float32.",
     ),
+    "adapter-untrained": (
+        ERROR,
+        "A LoRA layer gets no gradient, so that it would not learn.",
+        "Report it with the model and the versions of run.json; --backend trl or --mode lora may do.",
+    ),
     "loss-exploded": (
         ERROR,
         "Each of the last ten logged losses is more than twice as high as the first five: the run learns no more. Checkpoints from "

@@ -133,6 +133,22 @@ class OneModel(TrainerCallback):
             raise Failure(INTERNAL, "processes-differ", "the processes have different weights after a step")
 
 
+class EveryLayerLearns(TrainerCallback):
+    """Ends the run when the first step gives a LoRA layer no gradient: it would stay as new, and the others would hide it."""
+
+    seen = False
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if self.seen:
+            return
+        self.seen = True
+        trained = ((name, p) for name, p in model.named_parameters() if p.requires_grad and "lora_" in name)
+        cut = [name for name, p in trained if p.grad is None]
+        if cut:
+            text = f"{len(cut)} LoRA layers get no gradient (first: {cut[0]})"
+            raise Failure(INTERNAL, "adapter-untrained", text)
+
+
 class LossWatch(TrainerCallback):
     """Ends the loop once its loss is of no use. The checkpoints that may hold what broke it go: those after the last step
     that was seen to be sound."""

@@ -14,7 +14,7 @@ from gemma_trainer.cli import Outcome, command
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.fit import misfit, require_fit
 from gemma_trainer.plan.hardware import share_cores
-from gemma_trainer.plan.packages import installed, missing_packages, versions
+from gemma_trainer.plan.packages import installed, missing_packages, refused_versions, versions
 from gemma_trainer.plan.processes import find_place, is_first
 from gemma_trainer.rows.commands import changed, without
 from gemma_trainer.rows.problems import (
@@ -168,9 +168,10 @@ def default_name(model: str, method: Method) -> str:
 
 
 def require_training_packages(mode: str, report_to: str = "none") -> None:
-    """Raises Failure (exit 4) before anything heavy is imported."""
+    """Raises Failure (exit 4) before anything heavy is imported, also for versions that would train something wrong."""
     lacking = [] if report_to == "none" or installed(report_to) else [report_to]
     lacking += missing_packages("train") + (missing_packages("train in 4 bits") if mode == "qlora" else [])
+    lacking += [] if lacking else refused_versions()
     if lacking:
         raise missing(" ".join(lacking), "training")
 
@@ -193,6 +194,7 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
         BoundedLoss,
         Checkpoints,
         DiskRoom,
+        EveryLayerLearns,
         FiniteLoss,
         OneModel,
         Recorder,
@@ -203,7 +205,7 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     source = resolve_model(plan.model)
     finite, bounded, room, signals = FiniteLoss(run, method.logged), BoundedLoss(run), DiskRoom(run), StopOnSignal()
     callbacks = [*([Recorder(run, plan.steps, method.logged)] if is_first() else [])]
-    callbacks += [Checkpoints(), *([OneModel()] if plan.parallel == "ddp" else []), finite, bounded]
+    callbacks += [Checkpoints(), EveryLayerLearns(), *([OneModel()] if plan.parallel == "ddp" else []), finite, bounded]
     callbacks += [signals, room]
     model = method.load_model(plan, source, args.trust_remote_code)
     tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)
