@@ -40,10 +40,11 @@ def measure(place: Path, method: str, kills: int, seed: int) -> None:
     whole = time.monotonic() - begun
     moments, steps = random.Random(seed), []
     while len(steps) < kills:
-        # Half of the kills come in the first part, which loads and measures; the rest while it trains and saves.
+        # At any time of a run: while it loads and measures, trains, or writes a checkpoint.
         limit = time.monotonic() + moments.uniform(0, 1.3 * whole)
         process = start(place, method, "killed")
-        target = last_step(place / "killed") + moments.randint(1, max(1, (STEPS - 5) * 2 // kills))
+        begin = last_step(place / "killed")
+        target = begin + moments.randint(1, max(1, (STEPS - 5) * 2 // kills))
         while process.poll() is None and time.monotonic() < limit and last_step(place / "killed") < target:
             time.sleep(0.002)
         if process.poll() is not None:
@@ -52,8 +53,8 @@ def measure(place: Path, method: str, kills: int, seed: int) -> None:
         time.sleep(moments.uniform(0, 0.1))
         process.kill()
         process.wait()
-        steps.append(last_step(place / "killed"))
-        print(f"kill {len(steps)} after step {steps[-1]}", file=sys.stderr, flush=True)
+        steps.append((begin, last_step(place / "killed")))
+        print(f"kill {len(steps)} after step {steps[-1][1]}", file=sys.stderr, flush=True)
     code = start(place, method, "killed").wait() if status(place / "killed") != "done" else 0
     assert code == 0, f"the last run ended with {code}"
     report(place, method, steps)
@@ -96,8 +97,9 @@ def status(folder: Path) -> str | None:
     return json.loads(file.read_text())["status"] if file.exists() else None
 
 
-def report(place: Path, method: str, steps: list[int]) -> None:
-    """One line of a table."""
+def report(place: Path, method: str, steps: list[tuple[int, int]]) -> None:
+    """One line of a table: kills, those after a step that was new, and the largest differences of losses, of held-out
+    measures after training, and of adapter weights."""
     from safetensors.torch import load_file
 
     logged = [
@@ -109,7 +111,7 @@ def report(place: Path, method: str, steps: list[int]) -> None:
     adapter = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
     held_out = [json.loads((place / name / "run.json").read_text())["metrics"] for name in ("whole", "killed")]
     after = max(abs(a - b) for a, b in zip(*(each["after"].values() for each in held_out), strict=True))
-    trained = sum(step > 0 for step in steps)
+    trained = sum(end > begin for begin, end in steps)
     print(f"| {method} | {len(steps)} | {trained} | {losses:.1e} | {after:.1e} | {adapter:.1e} |")
 
 
