@@ -1,5 +1,8 @@
 """Faults that users of other tools reported, each shown to be caught or absent: gradients, attention, token types, versions."""
 
+import json
+import os
+
 import pytest
 import torch
 
@@ -7,7 +10,9 @@ from gemma_trainer.models.load import load_model
 from gemma_trainer.plan import packages
 from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train.guards import EveryLayerLearns
+from gemma_trainer.train.ranks import show_one_gpu
 from gemma_trainer.train.run import require_training_packages
+from scripts import run
 from training import build, make_plan, make_tiny, question_rows
 
 KINDS = ("gemma3", "gemma3-vision", "gemma3n", "gemma4", "gemma4-vision")
@@ -137,3 +142,36 @@ def test_versions_that_train_wrongly_are_refused_and_newer_ones_are_not(package,
     with pytest.raises(Failure, match=f"pip install {package}==") as failure:
         require_training_packages("lora")
     assert failure.value.exit_code == 4
+
+
+# Devices
+
+
+@pytest.mark.parametrize("visible, local, shown", [(None, 1, "1"), ("4,6", 1, "6"), ("GPU-a,GPU-b", 0, "GPU-a")])
+def test_each_process_sees_one_gpu(visible, local, shown, monkeypatch):
+    """A model that is spread over those of others fails with tensors on two devices."""
+    place = {"RANK": str(local), "WORLD_SIZE": "2", "LOCAL_RANK": str(local), "MASTER_ADDR": "a"}
+    for name, value in {**place, "CUDA_VISIBLE_DEVICES": visible or ""}.items():
+        monkeypatch.setenv(name, value)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    show_one_gpu(make_plan("m", hardware={"gpus": [{}, {}]}))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == shown
+
+
+# Experts
+
+
+def test_experts_that_get_no_adapters_are_told(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in question_rows(40)))
+    words = (
+        "--model",
+        "google/gemma-4-26B-A4B-it",
+        "--data",
+        "rows.jsonl",
+        "--emulate",
+        "1xH100-80G",
+        "--plan",
+        "--json",
+    )
+    assert "experts-untrained" in run("sft_train.py", *words, cwd=tmp_path).codes

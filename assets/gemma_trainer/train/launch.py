@@ -15,7 +15,7 @@ from pathlib import Path
 from gemma_trainer.cli import STOPS, Outcome, log
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.processes import Place, preset
-from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, Problem
+from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, Failure, Problem
 from gemma_trainer.train.ranks import stop_with_launcher
 from gemma_trainer.train.run_dir import RunDirectory, write_json
 
@@ -46,6 +46,9 @@ def launch(script: Path, words: list[str], plan: Plan, run: RunDirectory) -> Out
         killed = [each for each in failures if each.exitcode < 0 and each.exitcode != -signal.SIGTERM]
         ending = None if killed else _first_ending(Path(endings))
     if ending is not None:
+        if ending.exit_code not in (OK, STOPPED):  # the first process may have recorded that it lost this one
+            run.reread()
+            run.fail(Failure(ending.exit_code, ending.errors[0].code, ending.errors[0].message, ending.errors[0].fix))
         return ending
     if received:
         raise KeyboardInterrupt
