@@ -166,20 +166,21 @@ def test_every_row_of_an_epoch_is_trained_once(rows, micro, processes):
 # Signals
 
 
-def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_that_comes_twice_at_once_is_one(number, monkeypatch):
     from gemma_trainer.train.guards import StopOnSignal
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(number, signal.default_int_handler)
     try:
         with StopOnSignal() as stop:
             for _ in range(3):  # of the scheduler, and of the launcher
-                signal.raise_signal(signal.SIGTERM)
-            assert stop.received == signal.SIGTERM
+                signal.raise_signal(number)
+            assert stop.received == number
             monkeypatch.setattr(StopOnSignal, "AGAIN", -1.0)
             with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(number)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 # Files for clusters

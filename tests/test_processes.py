@@ -120,7 +120,7 @@ class Started:
         return self.process.returncode, json.loads(output)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_and_one_process_goes_on(number, place, alone):
     name = f"signal-{number}"
     started = Started(place, name)

@@ -56,3 +56,31 @@ def test_a_plan_is_refused_as_the_run_would_be(name, resume, overwrite, code, pl
         run.open(resume, overwrite)
         run.start(RECORD)
     assert failure.value.problem == refusal.problem
+
+
+@pytest.mark.parametrize(
+    "before, now, told",
+    [
+        ({"trl": "1.16.0"}, {"trl": "1.15.0"}, "trl was 1.16.0, is 1.15.0"),
+        ({"torch": "2.13.0+cpu"}, {"torch": "2.13.0+cu130"}, None),  # another machine
+        ({"trl": "1.16.0", "python": "3.11.2"}, {"trl": "1.16.0", "python": "3.12.1"}, None),
+        ({}, {"unsloth": "2026.10.9"}, None),  # installed since
+    ],
+)
+def test_other_versions_are_refused_in_words(before, now, told, place):
+    record = {**RECORD, "versions": before, "status": "stopped", "started": "", "metrics": {}}
+    (place / "stopped" / "run.json").write_text(json.dumps(record))
+    refusal = RunDirectory(place / "stopped").refusal("auto", False, {**RECORD, "versions": now})
+    assert (told in refusal.problem.message and "same versions" in refusal.problem.fix) if told else refusal is None
+
+
+def test_events_outlive_a_resume(place):
+    run = RunDirectory(place / "stopped")
+    run.start(RECORD)
+    run.shrunk("training", 2, 8, 4)
+    run.shrunk("evaluation", 3, 8, 2)
+    run.release()
+    again = RunDirectory(place / "stopped")
+    again.start(RECORD)
+    assert (again.fitting("training"), again.fitting("evaluation")) == (4, 2)
+    assert [event["step"] for event in again.record["events"]] == [2, 3]

@@ -77,7 +77,7 @@ def test_doctor_knows_versions_that_fail(monkeypatch):
 def test_a_missing_package_ends_with_the_install_command(monkeypatch):
     from gemma_trainer.train import run as training
 
-    monkeypatch.setattr(packages, "installed", lambda name: None if name == "bitsandbytes" else "1.0")
+    monkeypatch.setattr(packages, "installed", lambda name: None if name == "bitsandbytes" else "9.0")
     training.require_training_packages("lora")
     with pytest.raises(Failure) as caught:
         training.require_training_packages("qlora")
@@ -164,15 +164,16 @@ def test_a_stdout_that_takes_nothing_is_one_line():
     assert done.returncode == 1 and "Traceback" not in done.stderr and "cannot be written" in done.stderr
 
 
-def test_sigterm_ends_like_ctrl_c(capsys):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_what_schedulers_send_ends_like_ctrl_c(number, capsys):
     def terminated(args):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         time.sleep(5)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in cli.STOPS}
     assert cli.main("x.py", "", lambda parser: None, terminated, ["--json"]) == 6
-    for number, handler in before.items():  # a process that was told to end hears nothing more
-        signal.signal(number, handler)
+    for each, handler in before.items():  # a process that was told to end hears nothing more
+        signal.signal(each, handler)
     assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "interrupted"
 
 

@@ -21,7 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.rows.commands import command
-from gemma_trainer.rows.problems import INTERNAL, NO_SPACE, OK, STOPPED, USAGE, Failure, Problem, missing
+from gemma_trainer.rows.problems import (
+    INTERNAL,
+    NO_SPACE,
+    OK,
+    STOPPED,
+    UNSUPPORTED,
+    USAGE,
+    Failure,
+    Problem,
+    is_out_of_memory,
+    missing,
+)
 
 __all__ = ["Outcome", "command", "fraction", "log", "main", "missing", "positive", "seed", "signals"]
 
@@ -77,11 +88,13 @@ def progress(size: int, what: str) -> Iterator[Callable[[int], object]]:
             bar.close()
 
 
+# Schedulers warn with SIGTERM; Slurm with whatever --signal says, which is SIGUSR1 in most job scripts.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 SAME = 1.0  # seconds within which a second signal is the first one: a group and its parent may both send it
 
 
 class Signals:
-    """Ctrl-C and SIGTERM while a command works: KeyboardInterrupt, or a call of `instead`, once, where that is set.
+    """Ctrl-C, SIGTERM and SIGUSR1 while a command works: KeyboardInterrupt, or a call of `instead`, once, where that is set.
 
     After `deaf` the result is printed whole.
     """
@@ -92,7 +105,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         self.instead, self.deaf, self._heard = None, False, -math.inf
-        self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.signal(number, self._hear) for number in STOPS}
         return self
 
     def __exit__(self, *exc) -> None:
@@ -165,6 +178,8 @@ def _outcome(name: str, description: str, add_arguments: Callable, run: Callable
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         code = "io-failed" if isinstance(error, OSError) else "internal"
         exit_code = INTERNAL
+        if is_out_of_memory(error):
+            code, exit_code = "out-of-memory", UNSUPPORTED
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             code, exit_code = "disk-full", STOPPED
             text = f"{error.filename or 'the disk of temporary files or of the output'}: {error.strerror}"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
+from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure, is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +91,8 @@ def load_checkpoint(
             options["attn_implementation"] = "eager"  # sdpa cannot soft-cap attention scores
         model, info = class_of(config).from_pretrained(reference, **options)
     except Exception as error:  # a damaged config or tensor file surfaces as anything
+        if is_out_of_memory(error):
+            raise
         raise Failure(USAGE, "model-unreadable", f"{reference} cannot be loaded: {_reason(error)}") from error
     check_loading(reference, {**info, "missing_keys": set(info["missing_keys"]) - new})
     if quantize:
@@ -210,6 +212,8 @@ def adapter_errors(adapter: str) -> Iterator[None]:
     except Failure:
         raise
     except Exception as error:  # as above
+        if is_out_of_memory(error):
+            raise
         text = f"{adapter} does not load on this model: {_reason(error)}"
         raise Failure(USAGE, "adapter-unreadable", text) from error
     for each in told:

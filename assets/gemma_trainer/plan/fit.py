@@ -65,6 +65,8 @@ class Fit:
     effective: int
     longest: int
     why: dict[str, str]
+    hardware: Hardware
+    wishes: Wishes
     ways: list[Way] = field(default_factory=list)
     modes: frozenset[str] = frozenset()  # that were tried
 
@@ -121,6 +123,8 @@ def fit(model: ModelSize, hardware: Hardware, wishes: Wishes, devices: int = 1) 
         effective=wishes.effective,
         longest=longest(model, settings, budget),
         why=_reasons(model, settings, tried[0], hardware, wishes),
+        hardware=hardware,
+        wishes=wishes,
         modes=frozenset(each.mode for each in tried),
     )
     return found if found.fits else replace(found, ways=ways_to_fit(found, hardware, wishes))
@@ -304,6 +308,27 @@ def ways_to_fit(found: Fit, hardware: Hardware, wishes: Wishes, count: int = 3) 
     others = [*smaller[:1], *([card] if card else []), *smaller[1:]]
     first = max(1, count - 2)
     return [*ways[:first], *others[:2], *ways[first:], *others[2:]][:count]
+
+
+def ways_down(found: Fit, count: int = 3) -> list[Way]:
+    """The cheapest single changes that take less memory than a run of `found`, which ran out of it, was predicted to."""
+    settings = found.settings
+    now = replace(found.wishes, mode=settings.mode, micro=settings.micro)
+    ways: dict[str, Way] = {}
+    for lever in _levers(replace(now, dtype=settings.dtype), found.hardware, found.longest):
+        changed = replace(now, **{lever.wish: lever.value})
+        trial = _on_devices(settings, settings_for(found.model, found.hardware, changed, changed.mode))
+        total = _total(found.model, trial)
+        if total < found.estimate.total:
+            ways.setdefault(lever.wish, Way(lever.flag, lever.cost, total / GIB))  # of lengths, the longest
+    return list(ways.values())[:count]
+
+
+def with_micro(found: Fit, micro: int, why: str) -> Fit:
+    """The same with other rows a pass."""
+    settings = replace(found.settings, micro=micro, accumulates=True)
+    why = {**found.why, "batch": why}
+    return replace(found, settings=settings, estimate=estimate(found.model, settings), why=why)
 
 
 def _on_devices(like: Settings, settings: Settings) -> Settings:

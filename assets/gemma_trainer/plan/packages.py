@@ -35,13 +35,15 @@ class Clash(NamedTuple):
     high: tuple[int, ...]
     message: str
     fix: str
+    refused: bool = False  # by training, which would fail late or go wrong in silence
 
 
 # Seen by running them, see references/versions.md.
 CLASHES = (
     Clash("trl", (1, 15), (1, 16), "trl 1.15 trains SFT and DPO only with Triton, so not on a CPU or Apple GPU", "trl==1.16.0"),
-    Clash("trl", (0,), (1, 14), "trl before 1.14.2 lacks what the training scripts use", "trl==1.16.0"),
-    Clash("transformers", (0,), (5, 17), "transformers before 5.17 is not tested here; Gemma 4 needs at least 5.5", "transformers==5.24.0"),
+    Clash("trl", (0,), (1, 14), "trl before 1.14.2 lacks what the training scripts use", "trl==1.16.0", True),
+    Clash("transformers", (0,), (5, 6), "transformers before 5.6 trains Gemma 3n and 4 on wrong logits, or asks for token types", "transformers==5.24.0", True),
+    Clash("transformers", (5, 6), (5, 17), "transformers before 5.17 is not tested here", "transformers==5.24.0"),
     Clash("transformers", (6,), (99,), "transformers 6 is not tested here", "transformers==5.24.0"),
     Clash("bitsandbytes", (0,), (0, 49), "bitsandbytes before 0.49 has no 4-bit training on a CPU", "bitsandbytes==0.50.2"),
 )  # fmt: skip
@@ -135,6 +137,12 @@ def check_packages(cpu_only: bool) -> tuple[dict, list[Problem]]:
     if installed("torch") and not shutil.which("nvidia-smi") and "+cu" in (installed("torch") or ""):
         problems.append(Problem("torch-build", "a CUDA build of torch on a machine without an NVIDIA driver"))
     return table, problems
+
+
+def refused_versions() -> list[str]:
+    """What to install in place of versions that training refuses."""
+    here = ((clash, installed(clash.package)) for clash in CLASHES if clash.refused)
+    return [clash.fix for clash, found in here if found and clash.low <= _numbers(found) < clash.high]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

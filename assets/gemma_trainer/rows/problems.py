@@ -18,6 +18,17 @@ STOPPED = 6
 REMOTE_FAILED = 7
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a full disk
+FULL = ("No space left", "Disk quota exceeded", "os error 28", "os error 122")  # what libraries make of it
+# What torch, bitsandbytes and the systems say when memory runs out, where they have no class of its own.
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "Cannot allocate memory",
+    "cudaErrorMemoryAllocation",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +84,27 @@ def missing(package: str, purpose: str, extra: str | None = None) -> Failure:
     install = f"python -m pip install {package}"
     note = f" (or the `{extra}` extra of pyproject.toml)" if extra else ""
     return Failure(DEPENDENCY_MISSING, "dependency-missing", f"{purpose} needs {package}: {install}{note}", fix=install)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether it says, or was caused by what says, that a disk is full."""
+    texts = " ".join(str(each) for each in _causes(error))
+    return any(isinstance(each, OSError) and each.errno in NO_SPACE for each in _causes(error)) or any(
+        text in texts for text in FULL
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it says that main memory or that of a GPU ran out."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    known = isinstance(error, RuntimeError | OSError)
+    return known and any(text.lower() in str(error).lower() for text in NO_MEMORY)
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes

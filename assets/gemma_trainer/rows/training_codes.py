@@ -165,13 +165,34 @@ TRAINING: Entries = {
     ),
     "resume-mismatch": (
         ERROR,
-        "The run was begun with other data, model or settings.",
+        "The run was begun with other data, model, settings or versions of packages.",
         "Give the same ones, or choose another --output-dir.",
     ),
     "loss-not-finite": (
         ERROR,
         "The loss, its gradient or a measure is no number any more; checkpoints from then on are removed.",
         "Lower --learning-rate; use --dtype float32.",
+    ),
+    "adapter-untrained": (
+        ERROR,
+        "A LoRA layer gets no gradient, so that it would not learn.",
+        "Report it with the model and the versions of run.json; --backend trl or --mode lora may do.",
+    ),
+    "loss-exploded": (
+        ERROR,
+        "Each of the last ten logged losses is more than twice as high as the first five: the run learns no more. Checkpoints from "
+        "then on are removed.",
+        "Lower --learning-rate; look at the rows that are named.",
+    ),
+    "out-of-memory": (
+        ERROR,
+        "Memory ran out, though the run was predicted to fit, or because something else takes it too.",
+        "Take one of the ways that are named, free memory, or pass --auto-recover to a training script.",
+    ),
+    "memory-recovered": (
+        WARNING,
+        "Memory ran out, and the run went on with fewer rows a forward pass and the same rows a step.",
+        "Nothing to do; a smaller --micro-batch-size from the start avoids the lost time.",
     ),
     "start-not-finite": (
         ERROR,

@@ -108,6 +108,9 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
         "--resume", default="auto", metavar="auto|never|DIR", help="go on from the last checkpoint (default auto)"
     )
     run.add_argument(
+        "--auto-recover", action="store_true", help="where memory runs out, go on with half the rows a forward pass"
+    )
+    run.add_argument(
         "--processes", type=processes, metavar="auto|N", default="auto", help="default auto: one on each GPU, else 1"
     )
     run.add_argument(

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from gemma_trainer.cli import Outcome, log
+from gemma_trainer.cli import STOPS, Outcome, log
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.processes import Place, preset
-from gemma_trainer.rows.problems import INTERNAL, STOPPED, Failure, Problem
+from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, Failure, Problem
 from gemma_trainer.train.ranks import stop_with_launcher
 from gemma_trainer.train.run_dir import RunDirectory, write_json
 
@@ -46,6 +46,9 @@ def launch(script: Path, words: list[str], plan: Plan, run: RunDirectory) -> Out
         killed = [each for each in failures if each.exitcode < 0 and each.exitcode != -signal.SIGTERM]
         ending = None if killed else _first_ending(Path(endings))
     if ending is not None:
+        if ending.exit_code not in (OK, STOPPED):  # the first process may have recorded that it lost this one
+            run.reread()
+            run.fail(Failure(ending.exit_code, ending.errors[0].code, ending.errors[0].message, ending.errors[0].fix))
         return ending
     if received:
         raise KeyboardInterrupt
@@ -67,7 +70,7 @@ def _start(script: Path, words: list[str], plan: Plan) -> None:
 
 @contextlib.contextmanager
 def _signals_passed_on() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT go to the processes, which save and end together. Gives the signals that came."""
+    """What asks to stop goes to the processes, which save and end together. Gives the signals that came."""
     import psutil
 
     received: list[int] = []
@@ -81,7 +84,7 @@ def _signals_passed_on() -> Iterator[list[int]]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(number)
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, receive) for number in STOPS}
     try:
         yield received
     finally:
@@ -102,6 +105,11 @@ def _lost(failed, plan: Plan, run: RunDirectory) -> Failure:
     if checkpoint:
         failure.result, failure.next = run.ended(), [plan.launch]
     return failure
+
+
+def launched() -> bool:
+    """Whether this is one of the processes that `launch` started."""
+    return ENDINGS in os.environ
 
 
 def told(place: Place, train: Callable[[], Outcome]) -> Outcome:

@@ -14,18 +14,27 @@ from gemma_trainer.cli import Outcome, command
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.fit import misfit, require_fit
 from gemma_trainer.plan.hardware import share_cores
-from gemma_trainer.plan.packages import installed, missing_packages, versions
-from gemma_trainer.plan.plan import Plan
+from gemma_trainer.plan.packages import installed, missing_packages, refused_versions, versions
 from gemma_trainer.plan.processes import find_place, is_first
 from gemma_trainer.rows.commands import changed, without
-from gemma_trainer.rows.problems import INTERNAL, STOPPED, UNSUPPORTED, USAGE, Failure, missing
-from gemma_trainer.train.launch import launch, told
+from gemma_trainer.rows.problems import (
+    INTERNAL,
+    STOPPED,
+    UNSUPPORTED,
+    USAGE,
+    Failure,
+    is_disk_full,
+    is_out_of_memory,
+    missing,
+)
+from gemma_trainer.train.launch import launch, launched, told
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.ranks import from_first, join, say, show_one_gpu
+from gemma_trainer.train.recover import Recovery, halved, out_of_memory, recovered, shrunk
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory, step_of
 from gemma_trainer.train.setup import Prepared, prepare
-from gemma_trainer.train.sound import check_finite
+from gemma_trainer.train.sound import check_bounded, check_finite, check_room
 from gemma_trainer.train.sources import check_apart
 
 DISK_FULL = 2**20  # bytes left
@@ -43,6 +52,10 @@ def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     plan = prepared.plan
     run = RunDirectory(Path(args.output_dir or Path("runs") / default_name(plan.model, method)).expanduser())
     check_apart(run.path, args, plan)
+    args.overwrite = args.overwrite and not launched()  # who launched it has begun it anew
+    if not args.overwrite:  # what a run begins anew was not too large yet
+        prepared = shrunk(prepared, run.fitting("training"))
+        plan = prepared.plan
     record = {
         "command": method.script,
         "arguments": {key: value for key, value in vars(args).items() if key not in ("json", "debug", "config")},
@@ -66,8 +79,9 @@ def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     try:
         return train(method, prepared, args, run, checkpoint)
     except (Exception, KeyboardInterrupt) as error:
-        failure = as_failure(error, run.path)
+        failure = out_of_memory(error, prepared, run) if is_out_of_memory(error) else as_failure(error, run.path)
         if is_first():
+            run.drop_incomplete_checkpoints()  # where a disk is full, they are what fills it
             run.fail(failure)
         if is_first() and failure.exit_code == STOPPED:
             failure.result = run.ended()
@@ -91,8 +105,26 @@ def _launched(method: Method, prepared: Prepared, args: Namespace, argv: list[st
         raise Failure(USAGE, "usage", text, fix="Write the rows to a file.")
     _begin(run, args, record)
     run.release()
-    resume = ["--resume", "auto"] if args.resume == "never" else []  # the directory is begun now
-    return launch(ASSETS / method.script, [*argv, *resume], prepared.plan, run)
+    words = [*argv, *(["--resume", "auto"] if args.resume == "never" else [])]  # the directory is begun now
+    while True:
+        outcome = launch(ASSETS / method.script, words, prepared.plan, run)
+        micro = prepared.plan.micro_batch_size
+        if not args.auto_recover or micro == 1 or [each.code for each in outcome.errors][:1] != ["out-of-memory"]:
+            return outcome
+        prepared = _shrunk_after(prepared, run)
+
+
+def _shrunk_after(prepared: Prepared, run: RunDirectory) -> Prepared:
+    """With half the rows a pass, from the newest checkpoint on: the process that ran out of memory left the others in the
+    middle of a step."""
+    plan = prepared.plan
+    share = plan.micro_batch_size * plan.accumulation_steps
+    micro, checkpoint = halved(plan.micro_batch_size, share), run.newest_checkpoint()
+    step = step_of(checkpoint) if checkpoint else 0
+    say(f"memory ran out with {plan.micro_batch_size} rows a pass; going on after step {step} with {micro}")
+    run.reread()
+    run.shrunk("training", step, plan.micro_batch_size, micro)
+    return shrunk(prepared, micro)
 
 
 def launch_words(argv: list[str]) -> list[str]:
@@ -126,8 +158,7 @@ def as_failure(error: BaseException, path: Path) -> Failure:
     if isinstance(error, KeyboardInterrupt):
         return Failure(STOPPED, "interrupted", "stopped by a signal", fix="Run the same command again.")
     text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    # A full disk reaches us as OSError, or as whatever the writer of a checkpoint made of it.
-    if shutil.disk_usage(path).free < DISK_FULL:
+    if is_disk_full(error) or shutil.disk_usage(path).free < DISK_FULL:
         return Failure(STOPPED, "disk-full", f"the disk of {path} is full ({text})")
     return Failure(INTERNAL, "internal", text)
 
@@ -137,9 +168,10 @@ def default_name(model: str, method: Method) -> str:
 
 
 def require_training_packages(mode: str, report_to: str = "none") -> None:
-    """Raises Failure (exit 4) before anything heavy is imported."""
+    """Raises Failure (exit 4) before anything heavy is imported, also for versions that would train something wrong."""
     lacking = [] if report_to == "none" or installed(report_to) else [report_to]
     lacking += missing_packages("train") + (missing_packages("train in 4 bits") if mode == "qlora" else [])
+    lacking += [] if lacking else refused_versions()
     if lacking:
         raise missing(" ".join(lacking), "training")
 
@@ -158,23 +190,34 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
 
     quiet_libraries()  # before bitsandbytes is imported, which speaks while it is
     from gemma_trainer.train.engine_trl import before_training
-    from gemma_trainer.train.guards import Checkpoints, FiniteLoss, OneModel, Recorder, StopOnSignal
+    from gemma_trainer.train.guards import (
+        BoundedLoss,
+        Checkpoints,
+        DiskRoom,
+        EveryLayerLearns,
+        FiniteLoss,
+        OneModel,
+        Recorder,
+        StopOnSignal,
+    )
     from gemma_trainer.train.sharded import whole_weights
 
     source = resolve_model(plan.model)
-    finite, signals = FiniteLoss(run, method.logged), StopOnSignal()
+    finite, bounded, room, signals = FiniteLoss(run, method.logged), BoundedLoss(run), DiskRoom(run), StopOnSignal()
     callbacks = [*([Recorder(run, plan.steps, method.logged)] if is_first() else [])]
-    callbacks += [Checkpoints(), *([OneModel()] if plan.parallel == "ddp" else []), finite, signals]
+    callbacks += [Checkpoints(), EveryLayerLearns(), *([OneModel()] if plan.parallel == "ddp" else []), finite, bounded]
+    callbacks += [signals, room]
     model = method.load_model(plan, source, args.trust_remote_code)
     tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)
     trainer = method.build_trainer(model, tokenizer, prepared, run.checkpoints, args.report_to, callbacks)
+    recovery = Recovery(trainer, plan, run) if args.auto_recover and plan.processes == 1 else None
     before = from_first(lambda: _rewound(run, checkpoint))
     if before is None and plan.parallel == "fsdp":
         before = dict.fromkeys(method.measures)  # it is split when training begins, and no process holds all of it
     elif before is None:
         before = method.measure(trainer)
         before_training(trainer)
-    broken = _failure(lambda: check_finite(finite, trainer.model, plan, run))
+    broken = _failure(lambda: check_finite(finite, trainer, prepared.train, plan, run))
     if is_first() and broken is None:
         run.update(metrics={"before": before})
     if checkpoint:
@@ -182,13 +225,13 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     started = time.monotonic()
     if broken is None:
         with signals:
-            run_loop(trainer, checkpoint, plan.steps)
+            recovery.run_loop(run_loop, checkpoint) if recovery else run_loop(trainer, checkpoint, plan.steps)
     seconds = time.monotonic() - started
-    early = broken or _failure(lambda: _check_finished(trainer, plan, finite, signals, run))
+    early = broken or _failure(lambda: _check_finished(trainer, prepared, (finite, bounded, room), signals, run))
     after = weights = None
     if early is None:
         after = from_first(lambda: method.measured(run.metrics()[-1], plan.steps)) or method.measure(trainer)
-        early = _failure(lambda: check_finite(finite, trainer.model, plan, run))
+        early = _failure(lambda: check_finite(finite, trainer, prepared.train, plan, run))
     if early is None and plan.parallel == "fsdp":
         weights = whole_weights(trainer)
     if not is_first():
@@ -224,9 +267,12 @@ def _failure(check: Callable[[], None]) -> Failure | None:
     return None
 
 
-def _check_finished(trainer, plan: Plan, finite, signals, run: RunDirectory) -> None:
-    """Raises Failure when the loop ended before its last step."""
-    check_finite(finite, trainer.model, plan, run)
+def _check_finished(trainer, prepared: Prepared, watches: tuple, signals, run: RunDirectory) -> None:
+    """Raises Failure when the loop ended before its last step, or with it and without a checkpoint."""
+    plan, (finite, bounded, room) = prepared.plan, watches
+    check_finite(finite, trainer, prepared.train, plan, run)
+    check_bounded(bounded, trainer, prepared.train, plan, run)
+    check_room(room, run)
     done, steps = trainer.state.global_step, plan.steps
     if done < steps:
         reason = f"signal {signals.received}" if signals.received else "the trainer"
@@ -250,7 +296,7 @@ def _finish(
     write_card(run.path / "README.md", run.record, method.loading_code(plan), method.labels)
     return Outcome(
         result={"run": str(run.path), "status": "done", "metrics": metrics, "plan": plan.as_dict()},
-        warnings=[*prepared.warnings, *method.findings(plan, lines)],
+        warnings=[*prepared.warnings, *recovered(run), *method.findings(plan, lines)],
         next=method.next_commands(run.path, plan),
         summary=f"{run.path}: done in {metrics['seconds']:.0f} s, {method.summary(metrics)}",
     )

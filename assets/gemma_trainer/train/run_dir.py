@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import time
@@ -49,7 +50,11 @@ FREE = {
     "emulate",
     "processes",
     "parallel",
+    "micro_batch_size",  # how a batch is cut does not change it
+    "auto_recover",
 }
+# Other versions of these may compute other numbers, or not read a checkpoint.
+COMPUTING = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "unsloth")
 
 
 def write_json(path: Path, value: object) -> None:
@@ -169,10 +174,10 @@ class RunDirectory:
             if not (checkpoint / COMPLETE).is_file():
                 shutil.rmtree(checkpoint)
 
-    def drop_checkpoints(self, after: int) -> None:
-        """Remove the checkpoints of all steps after `after`."""
+    def drop_checkpoints(self, after: float = math.inf, before: int = 0) -> None:
+        """Remove the checkpoints of all steps after `after`, and of those before `before`."""
         for checkpoint in self.checkpoints.glob("checkpoint-*"):
-            if step_of(checkpoint) > after:
+            if step_of(checkpoint) > after or step_of(checkpoint) < before:
                 shutil.rmtree(checkpoint)
 
     def read(self) -> dict | None:
@@ -192,9 +197,13 @@ class RunDirectory:
         except OSError as error:
             text = f"{self.path} cannot be written: {error.strerror or error}"
             raise Failure(USAGE, "output-unwritable", text) from None
-        kept = (previous or {}).get("metrics") or {}
-        begun = previous["started"] if previous else time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        self._record = {**record, "status": "running", "started": begun, "metrics": kept}
+        before = previous or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        kept = {
+            "started": before["started"],
+            "metrics": before.get("metrics") or {},
+            "events": before.get("events", []),
+        }
+        self._record = {**record, "status": "running", **kept}
         write_json(self.run_file, self._record)
 
     def _require_same(self, previous: dict | None, record: dict) -> None:
@@ -204,7 +213,8 @@ class RunDirectory:
                 USAGE,
                 "resume-mismatch",
                 f"{self.path} was begun with other settings: {'; '.join(changed)}",
-                fix="Give the same arguments and data, choose another --output-dir, or pass --overwrite.",
+                fix="Give the same arguments and data, install the same versions, choose another --output-dir, or pass "
+                "--overwrite.",
             )
 
     def update(self, **values: object) -> None:
@@ -216,6 +226,16 @@ class RunDirectory:
         status = "stopped" if failure.exit_code == STOPPED else "failed"
         with contextlib.suppress(OSError):
             self.update(status=status, error=failure.problem.as_dict())
+
+    def shrunk(self, passes: str, step: int, before: int, after: int) -> None:
+        """Record that memory ran out after `step`, and how many rows a pass of "training" or "evaluation" takes since."""
+        event = {"event": "out-of-memory", "passes": passes, "step": step, "from": before, "to": after}
+        self.update(events=[*self._record.get("events", []), event])
+
+    def fitting(self, passes: str) -> int | None:
+        """Rows a pass that such an event left, None without one."""
+        events = (self.read() or {}).get("events", [])
+        return min((event["to"] for event in events if event["passes"] == passes), default=None)
 
     def ended(self) -> dict:
         """What is told of a run that can go on; `step` is where."""
@@ -254,12 +274,19 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rsplit("-", 1)[1])
 
 
+def size_of(checkpoint: Path) -> int:
+    """In bytes."""
+    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+
+
 def mark_complete(checkpoint: Path, step: int) -> None:
     """Sync a checkpoint to disk, then say that it is whole."""
-    for file in checkpoint.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+    for path in (*checkpoint.rglob("*"), checkpoint):  # folders too: they hold the names
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     write_json(checkpoint / COMPLETE, {"step": step})
 
 
@@ -274,7 +301,14 @@ def _differences(before: dict, now: dict) -> list[str]:
         for name in names
         if old.get(name) != new.get(name)
     ]
-    return changed
+    installed = [(name, *(_release(each, name) for each in (before, now))) for name in COMPUTING]
+    return changed + [f"{name} was {old}, is {new}" for name, old, new in installed if old and new and old != new]
+
+
+def _release(record: dict, package: str) -> str | None:
+    """Its version without the build, such as +cpu; None where it was not recorded."""
+    text = record.get("versions", {}).get(package)
+    return text and text.partition("+")[0]
 
 
 def _at(record: dict, dotted: str):
