@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
 
+import jsonschema
 import pytest
 
 from gemma_trainer.data.encode import Encoded
 from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train.packing import pack, packed_lengths, padding
+from scripts import ASSETS, run, signal_after
 from training import build, make_plan, make_tiny, question_rows
 
 KINDS = ["gemma1", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma3-vision", "gemma4-vision"]
@@ -34,6 +38,61 @@ def test_best_fit_takes_the_fullest_sequence_with_room():
 def test_padding_is_what_the_longest_row_of_a_pass_leaves():
     assert padding([10, 10, 4, 4], micro=2, step=4, seed=0) == 0  # cut by length within the step
     assert padding([10, 6], micro=2, step=2, seed=0) == pytest.approx(4 / 20)
+
+
+# Plans
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny model and rows."""
+    folder = tmp_path_factory.mktemp("place")
+    make_tiny(folder / "tiny")
+    rows = question_rows(150)
+    for i, row in enumerate(rows):  # no prompt twice
+        row["messages"][0]["content"] += f" {i}"
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def words(*more: object) -> tuple:
+    size = ("--max-length", 100, "--effective-batch-size", 4, "--micro-batch-size", 2)
+    return ("sft_train.py", "--model", "tiny", "--data", "rows.jsonl", *size, "--json", *more)
+
+
+def test_a_plan_counts_packed_sequences(place):
+    single, packed = (run(*words("--plan", *more), cwd=place) for more in ((), ("--packing",)))
+    assert single.code == packed.code == 0, packed.stdout
+    plans = [done.json["result"]["plan"] for done in (single, packed)]
+    for plan in plans:
+        jsonschema.validate(plan, json.loads((ASSETS / "schemas" / "plan.json").read_text()))
+    rows, sequences = plans[0]["data"]["train_rows"], plans[0]["data"]["sequences"]
+    assert plans[1]["data"]["sequences"] == sequences < rows / 2
+    assert [plan["steps"] for plan in plans] == [3 * -(-units // 4) for units in (rows, sequences)]
+    assert plans[0]["memory"]["memory_gib"]["activations"] < plans[1]["memory"]["memory_gib"]["activations"]
+    assert "not asked for" in plans[0]["why"]["packing"] and f"{sequences} packed" in plans[1]["why"]["packing"]
+    shares = plans[1]["data"]["padding"]
+    assert 0 <= shares["packed"] < 0.2 and 0 <= shares["rows"] < 0.5
+    assert "packing-few-steps" not in packed.codes
+    few = run(*words("--plan", "--packing", "--effective-batch-size", 16), cwd=place)
+    assert few.code == 0 and "packing-few-steps" in few.codes
+
+
+@pytest.mark.slow
+def test_a_killed_packed_run_resumes_in_two_processes(place):
+    more = ("--packing", "--max-steps", 24, "--learning-rate", 0.01, "--save-steps", 2, "--output-dir")
+    assert run(*words(*more, "whole"), cwd=place).code == 0
+    code, _ = signal_after(place / "killed", 15, signal.SIGKILL, *words(*more, "killed"), cwd=place)
+    assert code == -signal.SIGKILL
+    done = run(*words(*more, "killed", "--processes", 2), cwd=place)
+    assert done.code == 0, done.stdout
+    whole, killed = (
+        [json.loads(line) for line in (place / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "killed")
+    )
+    for key in ("loss", "eval_loss"):
+        values = [[line[key] for line in lines if key in line] for lines in (whole, killed)]
+        assert values[0] == pytest.approx(values[1], abs=1e-4) and values[0][0] > values[0][-1]
 
 
 # Rows and their neighbours
