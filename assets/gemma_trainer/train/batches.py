@@ -90,6 +90,8 @@ class MeanOfPairsMixin(SharedRowsMixin):
     """The loss of a step is the mean of its pairs. TRL takes the mean of its micro batches, in which the pairs of a smaller
     last one weigh more."""
 
+    weight_of_pair: float | None = None  # for the sum of a micro batch's pairs, in the step that is being made
+
     def get_batch_samples(self, *args):
         batches, items = super().get_batch_samples(*args)
         pairs = torch.tensor(sum(len(batch["input_ids"]) // 2 for batch in batches), device=self.args.device)
@@ -99,7 +101,7 @@ class MeanOfPairsMixin(SharedRowsMixin):
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         loss = super().compute_loss(model, inputs, *args, **kwargs)
-        return loss * (len(inputs["input_ids"]) // 2 * self.weight_of_pair) if model.training else loss
+        return loss * (len(inputs["input_ids"]) // 2 * self.weight_of_pair) if self.weight_of_pair else loss
 
 
 def gather_uneven(gather: Callable, accelerator, values):

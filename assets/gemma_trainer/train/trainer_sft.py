@@ -85,7 +85,7 @@ class ResumableTrainer(ResumableMixin, SFTTrainer):
         self.held_out_tokens = sum(label != IGNORED for row in (self.eval_dataset or ()) for label in row["labels"][1:])
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        if not model.training:  # the loop weighs a batch by its rows
+        if not model.training and self.held_out_tokens:  # the loop weighs a batch by its rows
             per_row = self.held_out_tokens / len(self.eval_dataset)
             num_items_in_batch = torch.tensor(per_row * len(inputs["labels"]) * self.args.world_size)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
