@@ -97,6 +97,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         effective=args.effective_batch_size,
         length=longest,
         rank=lora["rank"] if lora else RANK,
+        packed=bool(packing),
         parallel=parallel,
         precomputed=getattr(args, "precompute_ref", False),
         continues=start.adapter is not None,
