@@ -150,7 +150,7 @@ def test_processes_on_a_cpu_share_its_memory(place):
 def test_every_row_of_an_epoch_is_trained_once(rows, micro, processes):
     from torch.utils.data import BatchSampler, SequentialSampler
 
-    from gemma_trainer.train.engine_trl import EvenRounds
+    from gemma_trainer.train.batches import EvenRounds
 
     batches = EvenRounds(BatchSampler(SequentialSampler(range(rows)), micro, False), processes)
     taken = list(batches)

@@ -127,6 +127,16 @@ def test_dpo_goes_on_from_an_sft_adapter_as_the_trl_engine_does(folder):
     assert values[0] == pytest.approx(values[1], abs=1e-3) and values[0][0] == pytest.approx(0.6931, abs=1e-3)
 
 
+def test_packed_rows_train_as_in_the_trl_engine(folder):
+    values = []
+    for backend in ("trl", "unsloth"):
+        script, *rest = words("gemma4-vision_lora_sft", backend, "--packing", "--max-length", "100")
+        done = run(Path(script).name, *rest, "--output-dir", f"packed-{backend}", cwd=folder)
+        assert done.code == 0, done.stdout
+        values.append(losses(folder, f"packed-{backend}"))
+    assert values[0] == pytest.approx(values[1], abs=1e-3) and values[0] != losses(folder, "gemma4-vision_lora_sft-trl")
+
+
 def test_weights_that_a_checkpoint_lacks_are_refused(folder, tmp_path):
     """Unsloth loads such a model without a word, and its random weights would be trained on."""
     from safetensors.torch import load_file, save_file

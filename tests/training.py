@@ -103,6 +103,7 @@ def make_plan(model: Path, **changes) -> Plan:
         "gradient_checkpointing": False,
         "autocast": False,
         "max_length": 512,
+        "packing": False,
         "overlong": "drop",
         "loss_on": "assistant",
         "objective": {},

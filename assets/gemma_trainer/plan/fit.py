@@ -34,6 +34,7 @@ class Wishes:
     effective: int = 16
     length: int = 2048
     rank: int = 16
+    packed: bool = False
     precomputed: bool = False
     parallel: str | None = None  # how several devices share the model
     continues: bool = False  # trains an adapter further, whose rank and base model are given
@@ -167,6 +168,7 @@ def settings_for(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str
         length=wishes.length,
         rank=wishes.rank,
         accumulates=micro < wishes.effective,
+        packed=wishes.packed,
         precomputed=wishes.precomputed,
     )
     return replace(settings, checkpointing=hardware.kind != "cpu" or _activations(model, settings, False) > KEPT)

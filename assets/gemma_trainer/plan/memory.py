@@ -17,6 +17,7 @@ TILE_TOKENS, TILE_WORDS = 4096, 32_768
 # Bytes for each cell of a tile: on CUDA the tile itself, elsewhere also the float32 copies that torch makes of it.
 TILE_COPIES = {"float32": 31, "bfloat16": 31}
 SOFT_CAP = 2  # more for each cell where logits are capped
+MASK = 9  # bytes for each two tokens of a packed text: of all layers and of those with a window, and a copy in float32
 PLAIN_LOGITS = 12  # bytes a logit without slices: float32 logits, their gradient, and a copy
 
 VERIFIED_TOKENS = 128  # as train.method has it
@@ -45,6 +46,7 @@ class Settings:
     ranks: int = 1  # processes, one a device
     parallel: str = "ddp"  # or fsdp, where there are several
     accumulates: bool = True  # gradients of earlier passes are there during a pass
+    packed: bool = False  # several rows a text, kept apart by masks
     precomputed: bool = False  # DPO without a second model: the reference's figures are computed before training
 
     @property
@@ -118,7 +120,8 @@ def estimate(model: ModelSize, settings: Settings) -> Estimate:
             full=full,
             rank=settings.rank,
             checkpointing=settings.checkpointing,
-        ),
+        )
+        + masks(settings),
         "head": head(model, settings),
         "runtime": runtime(model, settings),
     }
@@ -183,6 +186,11 @@ def reference(model: ModelSize, settings: Settings) -> float:
         if settings.method == "dpo" and settings.mode == "full" and not settings.precomputed
         else 0
     )
+
+
+def masks(settings: Settings) -> float:
+    """What tells which token of a packed text may see which, as measured beside texts of one row."""
+    return MASK * settings.micro * settings.length**2 if settings.packed else 0
 
 
 def head(model: ModelSize, settings: Settings) -> float:

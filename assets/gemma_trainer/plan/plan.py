@@ -17,7 +17,7 @@ CHECKPOINTS = 10  # per run
 @dataclass
 class Plan:
     """`epochs` passes over `data.train_rows` rows make `steps` optimizer steps of `effective_batch_size` rows, which are
-    `micro_batch_size` x `accumulation_steps` in each of `processes`."""
+    `micro_batch_size` x `accumulation_steps` in each of `processes`. With `packing` these are sequences of several rows."""
 
     method: str
     model: str
@@ -42,6 +42,7 @@ class Plan:
     gradient_checkpointing: bool
     autocast: bool  # computes in bfloat16, whatever the dtype of the weights
     max_length: int
+    packing: bool
     overlong: str
     loss_on: str
     objective: dict  # what only this method sets: the loss and its parameters
@@ -59,6 +60,7 @@ class Plan:
 
     def summary(self) -> str:
         lora = f", rank {self.lora['rank']}, alpha {self.lora['alpha']}" if self.lora else ""
+        unit = "packed sequences" if self.packing else "rows"
         rows = [
             ("model", f"{self.model} ({self.family}, template {self.template_origin})"),
             *([("adapter", self.adapter["path"])] if self.adapter else []),
@@ -68,8 +70,8 @@ class Plan:
             ("data", _data_line(self.data)),
             (
                 "batch",
-                f"{self.micro_batch_size} rows x {self.accumulation_steps} accumulation x {self.processes} processes = "
-                f"{self.effective_batch_size} rows a step",
+                f"{self.micro_batch_size} {unit} x {self.accumulation_steps} accumulation x {self.processes} processes = "
+                f"{self.effective_batch_size} {unit} a step",
             ),
             (
                 "steps",

@@ -5,6 +5,16 @@ from __future__ import annotations
 from gemma_trainer.rows.data_codes import ERROR, WARNING, Entries
 
 TRAINING: Entries = {
+    "packing-leaks": (
+        ERROR,
+        "Rows that are packed into one sequence would see each other in this model or engine.",
+        "Drop --packing.",
+    ),
+    "packing-few-steps": (
+        WARNING,
+        "Batches count packed sequences, and there are few of them, so the model learns in few steps.",
+        "Lower --effective-batch-size, or drop --packing.",
+    ),
     "model-unreadable": (
         ERROR,
         "The model folder or file is damaged or not of a kind that is known.",

@@ -14,6 +14,11 @@ def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--loss-on", choices=["assistant", "last"], default="assistant", help="trained turns (default all)"
     )
+    how.add_argument(
+        "--packing",
+        action="store_true",
+        help="put rows together in sequences of --max-length that do not see each other; batches count sequences then",
+    )
 
 
 def add_rm_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 
 import torch
-from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, set_seed
 
 from gemma_trainer.models.load import check_trainable, freeze_towers, load_adapter, lora_targets
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.train.batches import SharedRowsMixin
 
 
 def adapt(model, plan: Plan):
@@ -88,55 +85,6 @@ def settings(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> d
         "report_to": report_to,
         "disable_tqdm": True,
     }
-
-
-class EvenRounds(BatchSampler):
-    """The batches of an epoch, of which each process takes every n-th. The last round is cut so that each gets a part of it;
-    a row comes twice only where fewer are left than processes. accelerate would fill the round with rows of its start."""
-
-    def __init__(self, batches: BatchSampler, processes: int):
-        super().__init__(batches.sampler, batches.batch_size, batches.drop_last)
-        self.processes = processes
-
-    def __len__(self) -> int:
-        return self.processes * -(-super().__len__() // self.processes)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        batches = super().__iter__()
-        while taken := list(islice(batches, self.processes)):
-            if len(taken) < self.processes:
-                rows = [row for batch in taken for row in batch]
-                rows = list(islice(cycle(rows), max(len(rows), self.processes)))
-                taken = [rows[rank :: self.processes] for rank in range(self.processes)]
-            yield from taken
-
-
-class SharedRowsMixin:
-    """Several processes go over the rows of an epoch, each over its part, as one process would over all."""
-
-    def get_train_dataloader(self):
-        return self._shared(super().get_train_dataloader())
-
-    def get_eval_dataloader(self, *args):
-        return self._shared(super().get_eval_dataloader(*args))
-
-    def _shared(self, loader):
-        if self.args.world_size > 1:
-            mine = loader.batch_sampler
-            mine.batch_sampler, mine.even_batches = EvenRounds(mine.batch_sampler, self.args.world_size), False
-            self.accelerator.gather = partial(gather_uneven, type(self.accelerator).gather, self.accelerator)
-        return loader
-
-
-def gather_uneven(gather: Callable, accelerator, values):
-    """What accelerate's `gather` gives, also of tensors that are longer in one process than in another: TRL logs a value a
-    row, and the last batches of an epoch differ in rows."""
-    if not isinstance(values, torch.Tensor) or values.dim() == 0:
-        return gather(accelerator, values)
-    sizes = gather(accelerator, torch.tensor([len(values)], device=values.device)).tolist()
-    padding = values.new_zeros(max(sizes) - len(values), *values.shape[1:])
-    parts = gather(accelerator, torch.cat([values, padding])).split(max(sizes))
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 class ResumableMixin(SharedRowsMixin):

@@ -26,6 +26,11 @@ class EncodedPair(NamedTuple):
     rejected: Encoded
     margin: float | None = None
 
+    @property
+    def length(self) -> int:
+        """Of the longer side, in tokens."""
+        return max(len(self.chosen.ids), len(self.rejected.ids))
+
 
 class PairSet(EncodedSet):
     """As EncodedSet, of EncodedPair; a pair is as long as its longer side."""
@@ -42,8 +47,8 @@ class PairSet(EncodedSet):
         return sum(sum(side.mask) for pair in self.rows for side in pair[:2])
 
     @property
-    def longest(self) -> int:
-        return max((len(side.ids) for pair in self.rows for side in pair[:2]), default=0)
+    def lengths(self) -> list[int]:
+        return [pair.length for pair in self.rows]
 
     def facts(self) -> dict:
         return super().facts() | {"answer_tokens": self.answer_tokens()}

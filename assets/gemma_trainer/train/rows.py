@@ -39,8 +39,12 @@ class EncodedSet:
         return sum(sum(row.mask) for row in self.rows)
 
     @property
+    def lengths(self) -> list[int]:
+        return [len(row.ids) for row in self.rows]
+
+    @property
     def longest(self) -> int:
-        return max((len(row.ids) for row in self.rows), default=0)
+        return max(self.lengths, default=0)
 
     def facts(self) -> dict:
         """What the plan says of the training rows."""

@@ -24,10 +24,12 @@ from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import REMOTE_FAILED, USAGE, Failure, Problem
 from gemma_trainer.train.adapter_fit import check_fit, other_base
 from gemma_trainer.train.method import Method
+from gemma_trainer.train.packing import packed_lengths, packing_facts, why_packing
 from gemma_trainer.train.rows import EncodedSet, check_trained
 from gemma_trainer.train.start import Start, find_start, reward_model_given
 
 RANK = 16
+FEW_STEPS = 10  # an epoch
 NO_DROPOUT = {"trl": {}, "unsloth": {"dropout": "0: Unsloth's LoRA layers have none"}}  # to `why` of a plan
 
 
@@ -81,7 +83,10 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     if not held_out.rows:
         warnings.append(Problem("no-held-out-row", "there are no held-out rows"))
 
-    longest = max(train.longest, held_out.longest)
+    packing = getattr(args, "packing", None)  # None where the method has none
+    lengths, packed = train.lengths, [] if packing is None else packed_lengths(train.lengths, args.max_length)
+    units = packed if packing else lengths  # of which batches are made
+    longest = max(*units, held_out.longest)
     lora = None if args.mode == "full" else _lora(args, start)
     wishes = Wishes(
         method=method.name,
@@ -92,6 +97,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         effective=args.effective_batch_size,
         length=longest,
         rank=lora["rank"] if lora else RANK,
+        packed=bool(packing),
         parallel=parallel,
         precomputed=getattr(args, "precompute_ref", False),
         continues=start.adapter is not None,
@@ -100,8 +106,15 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     settings = found.settings
     mode, micro, accumulation = settings.mode, settings.micro, args.effective_batch_size // settings.micro // processes
     warnings += [*_about_mode(mode, hardware, model.shape.experts, processes), *doubts(model, longest)]
-    steps = planning.count_steps(len(train.rows), micro, accumulation * processes, args.epochs, args.max_steps)
-    per_epoch = planning.count_steps(len(train.rows), micro, accumulation * processes, 1.0, None)
+    steps = planning.count_steps(len(units), micro, accumulation * processes, args.epochs, args.max_steps)
+    per_epoch = planning.count_steps(len(units), micro, accumulation * processes, 1.0, None)
+    data, why = _data_facts(train, held_out, sides.data_hash), {}
+    if packed:
+        effective = args.effective_batch_size
+        data |= packing_facts(lengths, packed, settings.tokens, effective, args.seed)
+        why["packing"] = why_packing(packing, len(lengths), data, effective)
+    if packing and per_epoch < FEW_STEPS:
+        warnings.append(Problem("packing-few-steps", f"{len(packed)} packed sequences: {per_epoch} steps an epoch"))
     plan = Plan(
         method=method.name,
         model=start.model,
@@ -111,7 +124,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         mode=mode,
         device=hardware.kind,
         dtype=settings.dtype,
-        why={"backend": why_backend, **NO_DROPOUT[backend], "processes": why_processes, **found.why},
+        why={"backend": why_backend, **NO_DROPOUT[backend], "processes": why_processes, **found.why, **why},
         lora=lora,
         learning_rate=args.learning_rate or method.learning_rate[mode],
         epochs=round(steps / per_epoch, 3) if args.max_steps else args.epochs,
@@ -126,13 +139,14 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         gradient_checkpointing=settings.checkpointing,
         autocast=settings.autocast,
         max_length=args.max_length,
+        packing=bool(packing),
         overlong=args.overlong,
         loss_on=getattr(args, "loss_on", "last"),
         objective=method.objective(args, mode, start),
         seed=args.seed,
         template_hash=renderer.template_hash,
         template_origin=renderer.origin,
-        data=_data_facts(train, held_out, sides.data_hash),
+        data=data,
         hardware=hardware.as_dict(),
         memory=found.memory(),
         launch=launch,

@@ -21,7 +21,6 @@ class SupervisedTuning(Method):
     name = "sft"
     script = "sft_train.py"
     learning_rate = {"qlora": 2e-4, "lora": 2e-4, "full": 2e-5}  # noqa: RUF012
-    # Averaged over batches; evaluate.py averages over tokens, so the two differ a little where rows differ in length.
     measures = {"loss": "eval_loss"}  # noqa: RUF012
     labels = LABELS | {"loss": f"held-out {LABELS['loss']}"}
     panels = {"loss": "loss per trained token"}  # noqa: RUF012

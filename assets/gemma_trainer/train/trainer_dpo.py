@@ -18,7 +18,8 @@ from trl.trainer.utils import use_adapter
 from gemma_trainer.evaluate.preferences import measure_preferences, pad_pairs
 from gemma_trainer.models.load import check_trainable
 from gemma_trainer.plan.plan import Plan
-from gemma_trainer.train.engine_trl import SharedRowsMixin, lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.batches import LENGTH, MeanOfPairsMixin
+from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
 from gemma_trainer.train.pairs import SIDES, EncodedPair
 from gemma_trainer.train.sharded import outer_whole
 
@@ -26,8 +27,10 @@ REFERENCE = "ref"  # TRL's name for its frozen copy of a starting adapter
 
 
 def as_dataset(pairs: Sequence[EncodedPair]) -> Dataset:
-    """Columns `chosen_ids`, `chosen_mask`, `rejected_ids`, `rejected_mask`: prompt and answer, one list of int per row."""
+    """Columns `chosen_ids`, `chosen_mask`, `rejected_ids`, `rejected_mask`: prompt and answer, one list of int per row;
+    and the length of the pair."""
     columns = {f"{side}_ids": [list(getattr(pair, side).ids) for pair in pairs] for side in SIDES}
+    columns[LENGTH] = [pair.length for pair in pairs]
     return Dataset.from_dict(columns | {f"{side}_mask": [list(getattr(p, side).mask) for p in pairs] for side in SIDES})
 
 
@@ -49,7 +52,7 @@ class PairCollator:
         return batch | {name: torch.tensor([pair[name] for pair in pairs]) for name in computed}
 
 
-class PreferenceTrainer(SharedRowsMixin, DPOTrainer):
+class PreferenceTrainer(MeanOfPairsMixin, DPOTrainer):
     """Evaluates pair by pair, with the distance to the reference. Nothing random is drawn for it, so a resumed run goes
     on as an undisturbed one."""
 
@@ -123,12 +126,15 @@ def build_trainer(
         model = prepare_model(model, plan)
     if plan.mode == "full" and not plan.objective["precompute_ref"]:
         reference = copy.deepcopy(model).requires_grad_(False)
+    rows = as_dataset(train)
+    if plan.objective["sft_weight"]:  # TRL takes that loss per token of a micro batch, which must be one of chance then
+        rows = rows.remove_columns(LENGTH)
     trainer = PreferenceTrainer(
         model=model,
         ref_model=reference,
         args=training_config(plan, output_dir, report_to, bool(held_out)),
         data_collator=PairCollator(tokenizer.pad_token_id),
-        train_dataset=as_dataset(train),
+        train_dataset=rows,
         eval_dataset=as_dataset(held_out) if held_out else None,
         processing_class=tokenizer,
         callbacks=list(callbacks),

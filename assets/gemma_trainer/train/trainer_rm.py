@@ -14,15 +14,17 @@ from gemma_trainer.models.load import adapter_errors, freeze_towers, require_key
 from gemma_trainer.models.reward import HEAD, keep_float
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure
-from gemma_trainer.train.engine_trl import SharedRowsMixin, lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.batches import LENGTH, MeanOfPairsMixin
+from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
 from gemma_trainer.train.pairs import EncodedPair
 
 
 def as_dataset(pairs: Sequence[EncodedPair]) -> Dataset:
-    """Columns `chosen_ids` and `rejected_ids`, and `margin` where the rows have one."""
+    """Columns `chosen_ids` and `rejected_ids`, the length of the pair, and `margin` where the rows have one."""
     columns = {
         "chosen_ids": [list(pair.chosen.ids) for pair in pairs],
         "rejected_ids": [list(pair.rejected.ids) for pair in pairs],
+        LENGTH: [pair.length for pair in pairs],
     }
     if pairs[0].margin is not None:
         columns["margin"] = [float(pair.margin) for pair in pairs]
@@ -81,7 +83,7 @@ def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: boo
     )
 
 
-class ResumableTrainer(SharedRowsMixin, RewardTrainer):
+class ResumableTrainer(MeanOfPairsMixin, RewardTrainer):
     """Evaluates pair by pair. TRL averages over batches, in which a last batch of one pair weighs as much as a full one.
 
     Nothing random is drawn for it, so a resumed run goes on as an undisturbed one.

@@ -5,20 +5,66 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from gemma_trainer.data.encode import Encoded
 from gemma_trainer.plan.plan import Plan
+from gemma_trainer.rows.problems import UNSUPPORTED, Failure
+from gemma_trainer.train.batches import LENGTH
 from gemma_trainer.train.engine_trl import ResumableMixin, prepare_model, settings, silenced
+from gemma_trainer.train.packing import pack
 
 IGNORED = -100  # label that carries no loss
+PROBED = 16  # tokens of a row
 
 
 def as_dataset(rows: Sequence[Encoded]) -> Dataset:
-    """Columns `input_ids` and `labels`, one list of int per row; labels are IGNORED where the mask is 0."""
+    """Columns `input_ids` and `labels`, one list of int per row, and its length; labels are IGNORED where the mask is 0."""
     labels = [[i if m else IGNORED for i, m in zip(row.ids, row.mask, strict=True)] for row in rows]
-    return Dataset.from_dict({"input_ids": [list(row.ids) for row in rows], "labels": labels})
+    ids = [list(row.ids) for row in rows]
+    return Dataset.from_dict({"input_ids": ids, "labels": labels, LENGTH: [len(row.ids) for row in rows]})
+
+
+def as_packed_dataset(rows: Sequence[Encoded], max_length: int) -> Dataset:
+    """As `as_dataset`, of sequences of several rows; `seq_lengths` are the lengths of these."""
+    sequences = [[rows[row] for row in sequence] for sequence in pack([len(row.ids) for row in rows], max_length)]
+    lengths = [[len(row.ids) for row in sequence] for sequence in sequences]
+    return as_dataset([joined(sequence) for sequence in sequences]).add_column("seq_lengths", lengths)
+
+
+def joined(rows: Sequence[Encoded]) -> Encoded:
+    """Rows behind one another. The first token of each carries no loss: the row before must not predict it."""
+    ids = [i for row in rows for i in row.ids]
+    return Encoded(ids, [m for row in rows for m in (0, *row.mask[1:])])
+
+
+class PackedCollator(DataCollatorForLanguageModeling):
+    """Batches of sequences whose position ids begin anew with each of their rows. transformers keeps rows apart by them
+    where no mask is given; padding counts as rows of one token."""
+
+    def torch_call(self, sequences: list[dict]) -> dict[str, torch.Tensor]:
+        batch = super().torch_call(sequences)
+        if "seq_lengths" in sequences[0]:  # held-out rows are not packed
+            del batch["attention_mask"]
+        return batch
+
+
+@torch.no_grad()
+def check_parted(model) -> None:
+    """Raises Failure (exit 5) when what stands before a packed row changes what the model says of it."""
+    row = torch.arange(10, 10 + PROBED)
+    ids = torch.stack([torch.cat([row + PROBED, row]), torch.cat([row + 2 * PROBED, row])]).to(model.device)
+    positions = torch.arange(PROBED).repeat(2, 2).to(model.device)
+    training = model.training
+    logits = model.eval()(input_ids=ids, position_ids=positions, use_cache=False).logits[:, PROBED:].float()
+    model.train(training)
+    difference, scale = float((logits[0] - logits[1]).abs().max()), float(logits.abs().max())
+    if not difference <= 1e-3 * scale:
+        text = f"rows packed into one sequence see each other in this model (logits differ by {difference:.3g})"
+        raise Failure(UNSUPPORTED, "packing-leaks", text, fix="Drop --packing.")
 
 
 def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> SFTConfig:
@@ -31,19 +77,38 @@ def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: boo
 
 
 class ResumableTrainer(ResumableMixin, SFTTrainer):
-    pass
+    """Its held-out loss is the mean over all trained tokens, however rows are cut into batches; the library's is the mean
+    of the means of batches."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.held_out_tokens = sum(label != IGNORED for row in (self.eval_dataset or ()) for label in row["labels"][1:])
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if not model.training and self.held_out_tokens:  # the loop weighs a batch by its rows
+            per_row = self.held_out_tokens / len(self.eval_dataset)
+            num_items_in_batch = torch.tensor(per_row * len(inputs["labels"]) * self.args.world_size)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
 def build_trainer(
     model, tokenizer, plan: Plan, train, held_out, output_dir: Path, report_to: str, callbacks
 ) -> SFTTrainer:
-    """A trainer over encoded rows. Raises Failure (exit 5) when nothing, or a vision tower, would be trained."""
+    """A trainer over encoded rows. Raises Failure (exit 5) when nothing, or a vision tower, would be trained, or when packed
+    rows would see each other."""
+    model = prepare_model(model, plan)
+    if plan.packing and plan.parallel != "fsdp":  # a model that is to be split is not on its devices yet
+        check_parted(model)
     trainer = ResumableTrainer(
-        model=prepare_model(model, plan),
+        model=model,
         args=training_config(plan, output_dir, report_to, bool(held_out)),
-        train_dataset=as_dataset(train),
+        train_dataset=as_packed_dataset(train, plan.max_length) if plan.packing else as_dataset(train),
         eval_dataset=as_dataset(held_out) if held_out else None,
         processing_class=tokenizer,
         callbacks=list(callbacks),
     )
+    if plan.packing:
+        longest = max((len(row.ids) for row in held_out), default=1)
+        trainer.args.per_device_eval_batch_size = max(1, plan.micro_batch_size * plan.max_length // longest)
+        trainer.data_collator = PackedCollator(tokenizer.pad_token_id, return_position_ids=True)
     return silenced(trainer)
