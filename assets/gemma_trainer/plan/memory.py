@@ -12,6 +12,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 NF4 = 0.516  # bytes a weight: 4 bits and doubly quantised scales
 TEXTS = {"sft": 1, "dpo": 2, "rm": 2}  # token sequences a row
 
+SCORES_AT_A_TIME = 2**26  # of tokens by words, in train/head.py
 # The sliced head computes tiles of at most so many tokens by so many words (TRL 1.16).
 TILE_TOKENS, TILE_WORDS = 4096, 32_768
 # Bytes for each cell of a tile: on CUDA the tile itself, elsewhere also the float32 copies that torch makes of it.

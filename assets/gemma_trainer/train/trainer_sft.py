@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from gemma_trainer.data.encode import Encoded
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.train.engine_trl import ResumableMixin, prepare_model, settings, silenced
-
-IGNORED = -100  # label that carries no loss
+from gemma_trainer.train.head import IGNORED, add_head
 
 
 def as_dataset(rows: Sequence[Encoded]) -> Dataset:
@@ -24,6 +24,7 @@ def as_dataset(rows: Sequence[Encoded]) -> Dataset:
 def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> SFTConfig:
     return SFTConfig(
         **settings(plan, output_dir, report_to, evaluates),
+        loss_type="nll",  # TRL 1.14 would replace the model's forward pass
         # TRL must not touch the rows.
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -34,11 +35,34 @@ class ResumableTrainer(ResumableMixin, SFTTrainer):
     pass
 
 
+class TokenTrainer(ResumableTrainer):
+    """Its loss is the mean over the trained tokens of a step, in all processes; no others are scored."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        scores = model(**inputs, scored=True)
+        tokens = len(scores.logps) if num_items_in_batch is None else num_items_in_batch
+        # The tokens of all processes are counted, and DDP averages the gradients.
+        shares = 1 if num_items_in_batch is None else self.accelerator.num_processes
+        loss = -scores.logps.sum() * shares / torch.as_tensor(tokens).clamp(min=1)
+        counts = torch.stack([scores.best.sum(), scores.trained.sum()])
+        right, trained = self.accelerator.reduce(counts, "sum").tolist()
+        mode = "train" if self.model.training else "eval"
+        self._metrics[mode]["mean_token_accuracy"].append(right / max(trained, 1))
+        return (loss, scores) if return_outputs else loss
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            return self.compute_loss(model, inputs), None, None
+
+
 def build_trainer(
     model, tokenizer, plan: Plan, train, held_out, output_dir: Path, report_to: str, callbacks
 ) -> SFTTrainer:
     """A trainer over encoded rows. Raises Failure (exit 5) when nothing, or a vision tower, would be trained."""
-    trainer = ResumableTrainer(
+    if plan.backend == "trl":  # Unsloth has a head of its own
+        add_head(model)
+    trainer = (TokenTrainer if plan.backend == "trl" else ResumableTrainer)(
         model=prepare_model(model, plan),
         args=training_config(plan, output_dir, report_to, bool(held_out)),
         train_dataset=as_dataset(train),
