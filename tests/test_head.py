@@ -112,7 +112,9 @@ def test_each_token_has_its_own_weight():
     assert torch.allclose(by_row, chosen.sum(1), atol=1e-4)
     (by_row * weights).sum().backward()
     for name, gradient in gradients(model).items():
-        assert torch.allclose(gradient, expected[name], atol=1e-5 * float(expected[name].abs().max().clamp(min=1))), name
+        assert torch.allclose(gradient, expected[name], atol=1e-5 * float(expected[name].abs().max().clamp(min=1))), (
+            name
+        )
 
 
 def test_masked_tokens_are_not_scored(monkeypatch):
@@ -138,7 +140,9 @@ def test_bfloat16_is_as_exact_as_plain_logits():
     exact = model_of("gemma4")(input_ids=batch["input_ids"]).logits[:, :-1]
     plain = model(input_ids=batch["input_ids"]).logits[:, :-1]
     targets = batch["labels"][:, 1:]
-    losses = [cross_entropy(each.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED) for each in (exact, plain)]
+    losses = [
+        cross_entropy(each.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED) for each in (exact, plain)
+    ]
     add_head(model)
     ours = -model(**batch, scored=True).logps.mean()
     assert abs(ours - losses[0]) <= abs(losses[1] - losses[0]) + 1e-3

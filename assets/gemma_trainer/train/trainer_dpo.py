@@ -50,6 +50,41 @@ class PairCollator:
         return batch | {name: torch.tensor([pair[name] for pair in pairs]) for name in computed}
 
 
+def answer_logps(model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """[sequences]: the log-probability of each answer."""
+    labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, IGNORED)
+    ids, attention = batch["input_ids"], batch["attention_mask"]
+    return model(input_ids=ids, attention_mask=attention, labels=labels, scored=True).by_row()
+
+
+class AnswerLoss(DPOTrainer):
+    """Scores the tokens of answers and no others, in the policy and in its reference."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        logps, tokens = answer_logps(model, inputs), inputs["completion_mask"][:, 1:].sum(1)
+        if "ref_chosen_logps" in inputs:
+            theirs = torch.cat([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]])
+        else:
+            with torch.no_grad(), self.reference() as reference:
+                theirs = answer_logps(reference, inputs)
+        pairs = Preferences(*(torch.stack(each.chunk(2), dim=1) for each in (logps, theirs, tokens)), kl=None)
+        self._note(pairs)
+        return pairs.loss(**self.loss_of)
+
+    def _note(self, pairs: Preferences) -> None:
+        """Means over the pairs of all processes, for the trainer's log."""
+        mine = Preferences(pairs.logps.detach().cpu(), pairs.reference.cpu(), pairs.tokens.cpu(), kl=None)
+        means, count = mine.summary(self.objective["beta"]), len(mine.logps)
+        sums = torch.tensor([count, *(count * mean for mean in means.values())], device=self.args.device)
+        count, *sums = self.accelerator.reduce(sums, "sum").tolist()
+        for name, total in zip(means, sums, strict=True):
+            self._metrics["train"][name].append(total / count)
+
+    def compute_ref_log_probs(self, model, inputs):
+        with torch.no_grad(), self.reference(), self.accelerator.autocast():
+            return answer_logps(model, inputs).chunk(2)
+
+
 class PreferenceTrainer(SharedRowsMixin, DPOTrainer):
     """Evaluates pair by pair, with the distance to the reference. Nothing random is drawn for it, so a resumed run goes
     on as an undisturbed one."""
@@ -89,39 +124,8 @@ class PreferenceTrainer(SharedRowsMixin, DPOTrainer):
         return metrics
 
 
-class AnswerTrainer(PreferenceTrainer):
-    """Scores the tokens of answers and no others, in the policy and in its reference."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        logps, tokens = answer_logps(model, inputs), inputs["completion_mask"][:, 1:].sum(1)
-        if "ref_chosen_logps" in inputs:
-            theirs = torch.cat([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]])
-        else:
-            with torch.no_grad(), self.reference() as reference:
-                theirs = answer_logps(reference, inputs)
-        pairs = Preferences(*(torch.stack(each.chunk(2), dim=1) for each in (logps, theirs, tokens)), kl=None)
-        self._note(pairs)
-        return pairs.loss(**self.loss_of)
-
-    def _note(self, pairs: Preferences) -> None:
-        """Means over the pairs of all processes, for the trainer's log."""
-        mine = Preferences(pairs.logps.detach().cpu(), pairs.reference.cpu(), pairs.tokens.cpu(), kl=None)
-        means, count = mine.summary(self.objective["beta"]), len(mine.logps)
-        sums = torch.tensor([count, *(count * mean for mean in means.values())], device=self.args.device)
-        count, *sums = self.accelerator.reduce(sums, "sum").tolist()
-        for name, total in zip(means, sums, strict=True):
-            self._metrics["train"][name].append(total / count)
-
-    def compute_ref_log_probs(self, model, inputs):
-        with torch.no_grad(), self.reference(), self.accelerator.autocast():
-            return answer_logps(model, inputs).chunk(2)
-
-
-def answer_logps(model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """[sequences]: the log-probability of each answer."""
-    labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, IGNORED)
-    ids, attention = batch["input_ids"], batch["attention_mask"]
-    return model(input_ids=ids, attention_mask=attention, labels=labels, scored=True).by_row()
+class AnswerTrainer(PreferenceTrainer, AnswerLoss):
+    pass
 
 
 def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> DPOConfig:

@@ -31,11 +31,7 @@ def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: boo
     )
 
 
-class ResumableTrainer(ResumableMixin, SFTTrainer):
-    pass
-
-
-class TokenTrainer(ResumableTrainer):
+class TokenLoss(SFTTrainer):
     """Its loss is the mean over the trained tokens of a step, in all processes; no others are scored."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -54,6 +50,14 @@ class TokenTrainer(ResumableTrainer):
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             return self.compute_loss(model, inputs), None, None
+
+
+class ResumableTrainer(ResumableMixin, SFTTrainer):
+    pass
+
+
+class TokenTrainer(ResumableTrainer, TokenLoss):
+    pass
 
 
 def build_trainer(
