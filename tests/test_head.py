@@ -149,6 +149,31 @@ def test_bfloat16_is_as_exact_as_plain_logits():
     ours.backward()
 
 
+def test_a_trained_head_under_autocast(monkeypatch):
+    """Full fine-tuning of float32 weights that computes in bfloat16: as near to float32 as plain logits are."""
+    monkeypatch.setattr(head, "SCORES_AT_A_TIME", 3000)
+    monkeypatch.setattr(head, "WORDS_AT_A_TIME", 100)
+    model, batch = model_of("gemma4"), batch_of(300)
+    targets = batch["labels"][:, 1:].flatten()
+
+    def plain():
+        logits = model(input_ids=batch["input_ids"]).logits[:, :-1]
+        cross_entropy(logits.float().flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum").backward()
+        return gradients(model)
+
+    exact = plain()
+    with torch.autocast("cpu", torch.bfloat16):
+        usual = plain()
+    add_head(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = -model(**batch, scored=True).logps.sum()
+    loss.backward()
+    assert loss.dtype == torch.float32
+    for name, gradient in gradients(model).items():
+        assert gradient.dtype == torch.float32
+        assert (gradient - exact[name]).norm() <= 1.2 * (usual[name] - exact[name]).norm() + 1e-4, name
+
+
 @pytest.mark.main_path
 @pytest.mark.parametrize("mode", ["lora", "full"])
 @pytest.mark.parametrize("method", ["sft", "dpo"])

@@ -193,8 +193,9 @@ def head(model: ModelSize, settings: Settings) -> float:
         return PLAIN_LOGITS * tokens * shape.vocabulary
     scores = min(tokens * shape.vocabulary, max(SCORES_AT_A_TIME, shape.vocabulary))
     slices = (SCORE[dtype] + (SOFT_CAP if shape.capped else 0)) * scores
-    # Of a trained head: its gradient, which is summed apart, and in bfloat16 a copy of it and of what is added.
-    trained = (4 if dtype == settings.dtype else 8) * shape.vocabulary * shape.hidden if settings.mode == "full" else 0
+    # Of a trained head: its gradient, which is summed apart, and a copy of it in the format that it computes in.
+    each = BYTES[settings.dtype] + (0 if dtype == settings.dtype else BYTES[dtype])
+    trained = each * shape.vocabulary * shape.hidden if settings.mode == "full" else 0
     return slices + STATES * BYTES[dtype] * tokens * shape.hidden + trained
 
 

@@ -18,6 +18,7 @@ from gemma_trainer.evaluate.preferences import bare
 from gemma_trainer.plan.memory import SCORES_AT_A_TIME
 
 IGNORED = -100  # label that carries no loss
+WORDS_AT_A_TIME = 2**14  # of the gradient of a head in another number format
 
 
 class Scores(NamedTuple):
@@ -92,7 +93,7 @@ class _TrainedTokens(torch.autograd.Function):
                 slope = _score(states[part], at_once, targets[part], ctx.cap, True)[2]
                 slope.mul_(upstream[part, None])
                 of_states[part] = slope @ at_once
-                _add_product(of_weight, slope.T, states[part].to(ctx.dtype))
+                _add_product(of_weight, slope, states[part].to(ctx.dtype))
         return of_states, of_weight, None, None
 
 
@@ -126,9 +127,10 @@ def _score(states, weight, targets, cap: float | None, slopes: bool) -> tuple:
     return logps, (chosen >= most)[:, 0], slope.to(weight.dtype)
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """In place where it can be: the product is as large as the head."""
-    if total.dtype == left.dtype:
-        total.addmm_(left, right)
-    else:
-        total.add_(left @ right)
+def _add_product(total: torch.Tensor, slope: torch.Tensor, states: torch.Tensor) -> None:
+    """Add slope.T @ states, some words at a time where it is of another type: the product is as large as the head."""
+    if total.dtype == slope.dtype:
+        total.addmm_(slope.T, states)
+        return
+    for rows, part in zip(total.split(WORDS_AT_A_TIME), slope.split(WORDS_AT_A_TIME, dim=1), strict=True):
+        rows.add_(part.T @ states)
