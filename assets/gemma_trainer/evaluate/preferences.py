@@ -39,11 +39,11 @@ class Preferences:
             summary["kl"] = float(self.kl.sum() / self.tokens.sum())
         return summary
 
-    def loss(self, kind: str, beta: float, label_smoothing: float, sft_weight: float) -> float:
+    def loss(self, loss: str, beta: float, label_smoothing: float, sft_weight: float) -> torch.Tensor:
         """Mean over the pairs of `pair_losses`, plus `sft_weight` x the negative log-likelihood per chosen token."""
-        losses = pair_losses(kind, beta, label_smoothing, self.logps - self.reference, self.tokens)
+        losses = pair_losses(loss, beta, label_smoothing, self.logps - self.reference, self.tokens)
         likelihood = self.logps[:, 0].sum() / self.tokens[:, 0].sum()
-        return float(losses.mean() - sft_weight * likelihood)
+        return losses.mean() - sft_weight * likelihood
 
 
 def pair_losses(kind: str, beta: float, label_smoothing: float, ratios: torch.Tensor, tokens: torch.Tensor):
@@ -108,7 +108,7 @@ def _sums(values: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
 
 def _answer_states(model, batch: dict, answers: torch.Tensor) -> torch.Tensor:
     """[answer tokens, hidden]: the states that predict them."""
-    states = _bare(model).base_model(
+    states = bare(model).base_model(
         input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False
     )
     return states.last_hidden_state[:, :-1][answers]
@@ -130,14 +130,14 @@ def _compare(policy, states, other: tuple | None, targets: torch.Tensor) -> tupl
 
 
 def _log_softmax(model, states: torch.Tensor) -> torch.Tensor:
-    bare = _bare(model)
-    scores = bare.get_output_embeddings()(states).float()
-    cap = getattr(bare.config.get_text_config(), "final_logit_softcapping", None)
+    model = bare(model)
+    scores = model.get_output_embeddings()(states).float()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     if cap:
         scores = cap * torch.tanh(scores / cap)
     return scores.log_softmax(-1)
 
 
-def _bare(model):
+def bare(model):
     """The causal language model inside PEFT's wrapper, adapters included."""
     return model.get_base_model() if hasattr(model, "peft_config") else model

@@ -10,7 +10,7 @@ from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.emulate import smallest_card
 from gemma_trainer.plan.hardware import Hardware
-from gemma_trainer.plan.memory import GIB, TEXTS, Estimate, Settings, estimate
+from gemma_trainer.plan.memory import GIB, TEXTS, Estimate, Settings, estimate, head
 from gemma_trainer.plan.size import ModelSize, released
 from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure, Problem
 
@@ -235,6 +235,7 @@ def _reasons(
         "dtype": dtype,
         "batch": _why_batch(model, settings, hardware, wishes),
         "checkpointing": _why_checkpointing(model, settings),
+        **({} if settings.method == "rm" else {"logits": _why_logits(model, settings)}),
         "length": f"texts of at most {wishes.length} tokens; the model was made for {model.shape.context}",
         **({"parallel": _why_parallel(model, settings)} if settings.ranks > 1 else {}),
         **(
@@ -263,6 +264,13 @@ def _why_checkpointing(model: ModelSize, settings: Settings) -> str:
     if settings.checkpointing:
         return f"activations are computed twice: {again:.1f} GiB instead of {kept:.1f}"
     return f"activations are kept, which is faster: {kept:.1f} GiB"
+
+
+def _why_logits(model: ModelSize, settings: Settings) -> str:
+    if settings.backend == "unsloth":
+        return "never of all tokens at once: Unsloth's own head"
+    sliced, full = (head(model, replace(settings, sliced_head=each)) / GIB for each in (True, False))
+    return f"of trained tokens alone, some at a time: {sliced:.1f} GiB instead of {full:.1f}"
 
 
 def _why_parallel(model: ModelSize, settings: Settings) -> str:

@@ -12,11 +12,11 @@ BYTES = {"float32": 4, "bfloat16": 2}
 NF4 = 0.516  # bytes a weight: 4 bits and doubly quantised scales
 TEXTS = {"sft": 1, "dpo": 2, "rm": 2}  # token sequences a row
 
-# The sliced head computes tiles of at most so many tokens by so many words (TRL 1.16).
-TILE_TOKENS, TILE_WORDS = 4096, 32_768
-# Bytes for each cell of a tile: on CUDA the tile itself, elsewhere also the float32 copies that torch makes of it.
-TILE_COPIES = {"float32": 31, "bfloat16": 31}
-SOFT_CAP = 2  # more for each cell where logits are capped
+# Of trained tokens by words, in train/head.py. Each is there in float32, and where it computes in bfloat16 in that too.
+SCORES_AT_A_TIME = 2**26
+SCORE = {"float32": 4, "bfloat16": 6}  # bytes
+SOFT_CAP = 4  # more where logits are capped
+STATES = 3  # for each token: what is scored, and its gradient twice
 MASK = 9  # bytes for each two tokens of a packed text: of all layers and of those with a window, and a copy in float32
 PLAIN_LOGITS = 12  # bytes a logit without slices: float32 logits, their gradient, and a copy
 
@@ -195,19 +195,17 @@ def masks(settings: Settings) -> float:
 
 def head(model: ModelSize, settings: Settings) -> float:
     """The vocabulary head and its loss. A reward model has none."""
-    shape, tokens = model.shape, settings.tokens
+    shape, tokens, dtype = model.shape, settings.tokens, settings.computes_in
     if settings.method == "rm":
         return 0
     if not settings.sliced_head:
         return PLAIN_LOGITS * tokens * shape.vocabulary
-    cells = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WORDS)
-    dtype = settings.computes_in
-    capped = SOFT_CAP if shape.capped else 0
-    copies = BYTES[dtype] if settings.device == "cuda" else TILE_COPIES[dtype] + capped
-    trained = (
-        4 * shape.vocabulary * shape.hidden if settings.mode == "full" else 0
-    )  # gradient of the head, summed apart
-    return copies * cells + 4 * tokens * shape.hidden + trained
+    scores = min(tokens * shape.vocabulary, max(SCORES_AT_A_TIME, shape.vocabulary))
+    slices = (SCORE[dtype] + (SOFT_CAP if shape.capped else 0)) * scores
+    # Of a trained head: its gradient, which is summed apart, and a copy of it in the format that it computes in.
+    each = BYTES[settings.dtype] + (0 if dtype == settings.dtype else BYTES[dtype])
+    trained = each * shape.vocabulary * shape.hidden if settings.mode == "full" else 0
+    return slices + STATES * BYTES[dtype] * tokens * shape.hidden + trained
 
 
 def gathered(model: ModelSize, settings: Settings) -> float:

@@ -12,6 +12,7 @@ from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Rendered, Renderer
 from gemma_trainer.data.view import row_view
 from gemma_trainer.rows.problems import Problem
+from gemma_trainer.train.encoded_cache import EncodingCache
 from gemma_trainer.train.method import Method
 from gemma_trainer.train.rows import EncodedSet, chunked, is_too_long, left_out, render_row
 
@@ -80,10 +81,10 @@ def encode_pairs(
 
     Raises Failure (exit 3) when the template refuses a row, or when `overlong` is "error" and a row is too long.
     """
-    result = PairSet()
+    result, cache = PairSet(), EncodingCache(tokenizer)
     for chunk in chunked(loaded):
         texts = [render_row(row, side, renderer, "assistant") for row in chunk for side in sequences(row.data)]
-        sides = tokenizer.encode_batch(texts)
+        sides = cache.encode_batch(texts)
         for at, row in enumerate(chunk):
             chosen, rejected = sides[2 * at : 2 * at + 2]
             if is_too_long(result, row, max(len(chosen.ids), len(rejected.ids)), max_length, overlong):

@@ -15,8 +15,9 @@ from gemma_trainer.data.render import Rendered, Renderer
 from gemma_trainer.data.view import painted, row_view
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.rows.problems import DATA_INVALID, Failure, Problem
+from gemma_trainer.train.encoded_cache import EncodingCache
 
-BATCH = 256  # rows encoded at a time, over all cores
+BATCH = 1024  # rows encoded at a time, over all cores
 
 
 @dataclass
@@ -73,10 +74,10 @@ def encode_rows(
 
     Raises Failure (exit 3) when the template refuses a row, or when `overlong` is "error" and a row is too long.
     """
-    result = EncodedSet()
+    result, cache = EncodedSet(), EncodingCache(tokenizer)
     for chunk in chunked(loaded):
         texts = [render_row(row, row.data, renderer, loss_on) for row in chunk]
-        for row, text, encoded in zip(chunk, texts, tokenizer.encode_batch(texts), strict=True):
+        for row, text, encoded in zip(chunk, texts, cache.encode_batch(texts), strict=True):
             if is_too_long(result, row, len(encoded.ids), max_length, overlong):
                 if overlong == "drop":
                     continue

@@ -15,11 +15,12 @@ from transformers import set_seed
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import use_adapter
 
-from gemma_trainer.evaluate.preferences import measure_preferences, pad_pairs
+from gemma_trainer.evaluate.preferences import Preferences, measure_preferences, pad_pairs
 from gemma_trainer.models.load import check_trainable
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.train.batches import LENGTH, MeanOfPairsMixin
 from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.head import IGNORED, add_head
 from gemma_trainer.train.pairs import SIDES, EncodedPair
 from gemma_trainer.train.sharded import outer_whole
 
@@ -52,12 +53,48 @@ class PairCollator:
         return batch | {name: torch.tensor([pair[name] for pair in pairs]) for name in computed}
 
 
+def answer_logps(model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """[sequences]: the log-probability of each answer."""
+    labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, IGNORED)
+    ids, attention = batch["input_ids"], batch["attention_mask"]
+    return model(input_ids=ids, attention_mask=attention, labels=labels, scored=True).by_row()
+
+
+class AnswerLoss(DPOTrainer):
+    """Scores the tokens of answers and no others, in the policy and in its reference."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        logps, tokens = answer_logps(model, inputs), inputs["completion_mask"][:, 1:].sum(1)
+        if "ref_chosen_logps" in inputs:
+            theirs = torch.cat([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]])
+        else:
+            with torch.no_grad(), self.reference() as reference:
+                theirs = answer_logps(reference, inputs)
+        pairs = Preferences(*(torch.stack(each.chunk(2), dim=1) for each in (logps, theirs, tokens)), kl=None)
+        self._note(pairs)
+        return pairs.loss(**self.loss_of)
+
+    def _note(self, pairs: Preferences) -> None:
+        """Means over the pairs of all processes, for the trainer's log."""
+        mine = Preferences(pairs.logps.detach().cpu(), pairs.reference.cpu(), pairs.tokens.cpu(), kl=None)
+        means, count = mine.summary(self.objective["beta"]), len(mine.logps)
+        sums = torch.tensor([count, *(count * mean for mean in means.values())], device=self.args.device)
+        count, *sums = self.accelerator.reduce(sums, "sum").tolist()
+        for name, total in zip(means, sums, strict=True):
+            self._metrics["train"][name].append(total / count)
+
+    def compute_ref_log_probs(self, model, inputs):
+        with torch.no_grad(), self.reference(), self.accelerator.autocast():
+            return answer_logps(model, inputs).chunk(2)
+
+
 class PreferenceTrainer(MeanOfPairsMixin, DPOTrainer):
     """Evaluates pair by pair, with the distance to the reference. Nothing random is drawn for it, so a resumed run goes
     on as an undisturbed one."""
 
     def __init__(self, *args, objective: dict, **kwargs):
         self.objective = objective
+        self.loss_of = {name: objective[name] for name in ("loss", "beta", "label_smoothing", "sft_weight")}
         super().__init__(*args, **kwargs)
 
     def _prepare_dataset(self, dataset, *args):
@@ -83,12 +120,15 @@ class PreferenceTrainer(MeanOfPairsMixin, DPOTrainer):
         self.model.eval()
         with self.compute_loss_context_manager(), outer_whole(self.model):
             measured = measure_preferences(self.model, self.reference, self.held_out())
-        loss = {name: self.objective[name] for name in ("beta", "label_smoothing", "sft_weight")}
-        summary = {"loss": measured.loss(self.objective["loss"], **loss), **measured.summary(self.objective["beta"])}
+        summary = {"loss": float(measured.loss(**self.loss_of)), **measured.summary(self.objective["beta"])}
         metrics = {f"eval_{name}": value for name, value in summary.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+
+class AnswerTrainer(PreferenceTrainer, AnswerLoss):
+    pass
 
 
 def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> DPOConfig:
@@ -126,10 +166,13 @@ def build_trainer(
         model = prepare_model(model, plan)
     if plan.mode == "full" and not plan.objective["precompute_ref"]:
         reference = copy.deepcopy(model).requires_grad_(False)
+    if plan.backend == "trl":  # Unsloth has a head of its own
+        for each in filter(None, (model, reference)):
+            add_head(each)
     rows = as_dataset(train)
-    if plan.objective["sft_weight"]:  # TRL takes that loss per token of a micro batch, which must be one of chance then
+    if plan.objective["sft_weight"]:  # that loss is one per token of a micro batch, which must be one of chance then
         rows = rows.remove_columns(LENGTH)
-    trainer = PreferenceTrainer(
+    trainer = (AnswerTrainer if plan.backend == "trl" else PreferenceTrainer)(
         model=model,
         ref_model=reference,
         args=training_config(plan, output_dir, report_to, bool(held_out)),

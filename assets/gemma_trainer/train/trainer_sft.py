@@ -15,9 +15,9 @@ from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import UNSUPPORTED, Failure
 from gemma_trainer.train.batches import LENGTH
 from gemma_trainer.train.engine_trl import ResumableMixin, prepare_model, settings, silenced
+from gemma_trainer.train.head import IGNORED, add_head
 from gemma_trainer.train.packing import pack
 
-IGNORED = -100  # label that carries no loss
 PROBED = 16  # tokens of a row
 
 
@@ -70,10 +70,32 @@ def check_parted(model) -> None:
 def training_config(plan: Plan, output_dir: Path, report_to: str, evaluates: bool) -> SFTConfig:
     return SFTConfig(
         **settings(plan, output_dir, report_to, evaluates),
+        loss_type="nll",  # TRL 1.14 would replace the model's forward pass
         # TRL must not touch the rows.
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
     )
+
+
+class TokenLoss(SFTTrainer):
+    """Its loss is the mean over the trained tokens of a step, in all processes; no others are scored."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        scores = model(**inputs, scored=True)
+        tokens = len(scores.logps) if num_items_in_batch is None else num_items_in_batch
+        # The tokens of all processes are counted, and DDP averages the gradients.
+        shares = 1 if num_items_in_batch is None else self.accelerator.num_processes
+        loss = -scores.logps.sum() * shares / torch.as_tensor(tokens).clamp(min=1)
+        counts = torch.stack([scores.best.sum(), scores.trained.sum()])
+        right, trained = self.accelerator.reduce(counts, "sum").tolist()
+        mode = "train" if self.model.training else "eval"
+        self._metrics[mode]["mean_token_accuracy"].append(right / max(trained, 1))
+        return (loss, scores) if return_outputs else loss
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            return self.compute_loss(model, inputs), None, None
 
 
 class ResumableTrainer(ResumableMixin, SFTTrainer):
@@ -91,15 +113,22 @@ class ResumableTrainer(ResumableMixin, SFTTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
+class TokenTrainer(ResumableTrainer, TokenLoss):
+    pass
+
+
 def build_trainer(
     model, tokenizer, plan: Plan, train, held_out, output_dir: Path, report_to: str, callbacks
 ) -> SFTTrainer:
     """A trainer over encoded rows. Raises Failure (exit 5) when nothing, or a vision tower, would be trained, or when packed
     rows would see each other."""
+    own_head = plan.backend == "trl"  # Unsloth has another
+    if own_head:
+        add_head(model)
     model = prepare_model(model, plan)
     if plan.packing and plan.parallel != "fsdp":  # a model that is to be split is not on its devices yet
         check_parted(model)
-    trainer = ResumableTrainer(
+    trainer = (TokenTrainer if own_head else ResumableTrainer)(
         model=model,
         args=training_config(plan, output_dir, report_to, bool(held_out)),
         train_dataset=as_packed_dataset(train, plan.max_length) if plan.packing else as_dataset(train),
