@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_trainer.data.options import Options, Place
-from gemma_trainer.data.reading import read_lines
+from gemma_trainer.data.options import Options
+from gemma_trainer.data.reading import raw
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running import plain
@@ -105,16 +105,14 @@ def test_fast_path_takes_what_is_plain(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     judge, slow = Judge(Options()), []
     part = Part(Keys("sft"))
-    assert judge.plain.judge(
-        Lines(file.read_bytes().splitlines(keepends=True)), Place(file), part, None, lambda line, at: slow.append(line)
-    )
+    judge.plain.judge(Lines(file.read_bytes()), 0, part, None, slow.append)
     assert part.valid == 3 and not slow
 
 
 @pytest.mark.parametrize("style", [{}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("with_numpy", [False, True])
 def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, monkeypatch):
-    monkeypatch.setattr(plain, "_NUMPY_FROM", 0 if with_numpy else 1 << 40)
+    monkeypatch.setattr(plain, "NUMPY_FROM", 0 if with_numpy else 1 << 40)
     good = [json.dumps(chat(user(f'Bread {n}? "é"'), assistant("Rye.")), **style) for n in range(300)]
     bad = good[7].replace('"content"', '"content":"a","content"', 1)
     file = tmp_path / "rows.jsonl"
@@ -157,7 +155,7 @@ def test_batches_and_workers_say_what_one_pass_says(mixed, monkeypatch):
     assert told(mixed, options, fast=False) == whole
     assert told(mixed, options, workers=2) == whole
     for size in (300, 4096, 1 << 24):
-        monkeypatch.setattr(read_lines, "_LINES", size)
+        monkeypatch.setattr(raw, "BLOCK", size)
         assert told(mixed, options, workers=2 if size == 4096 else 1) == whole
 
 

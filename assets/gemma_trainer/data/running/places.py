@@ -7,7 +7,7 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.reading.raw import Batch, RawRow, Span
+from gemma_trainer.data.reading.raw import Batch, RawRow, blocks_of
 from gemma_trainer.data.reading.read_lines import lines_of_rows
 from gemma_trainer.data.reading.sources import shown
 from gemma_trainer.data.running.part import Part
@@ -45,8 +45,10 @@ class Places:
         if isinstance(batch, list):
             lines = array("Q", [item.line or 0 for item in batch if isinstance(item, RawRow)])
         elif part.rows != part.lines or any(problem.code == "json-extra-data" for problem in part.problems):
-            batch = batch.read(file) if isinstance(batch, Span) else batch
-            lines = array("Q", [line + at for at in lines_of_rows(batch, file)])
+            lines, before = array("Q"), line
+            for block in blocks_of(batch, file):
+                lines.extend(before + at for at in lines_of_rows(block, file))
+                before += len(block.lines)
         self.starts.append(self.rows)
         self.blocks.append(_Block(file, line, row, lines))
         self.rows += part.rows

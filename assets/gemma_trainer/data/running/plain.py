@@ -10,12 +10,15 @@ them, than came out of it. The marks are counted for a whole block of lines at o
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
+from itertools import chain
 
-from gemma_trainer.data.options import Options, Place
+from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading.hashing import key_function
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.running.keys import BETWEEN
+from gemma_trainer.data.running.optional import NUMPY_FROM, import_numpy
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.data.running.plain_text import (
     BACKSLASH,
@@ -33,111 +36,125 @@ from gemma_trainer.data.running.plain_text import (
     row_decoder,
 )
 from gemma_trainer.rows.content import BLANK_WORDS
+from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, USER
 
 _LAYOUTS = ("auto", "messages", "openai")
-_SHORT = 5  # characters; what is shorter may be a word for a missing value
-_COUNTED = 40  # lines that are counted together: few enough for the processor's caches
-_NUMPY_FROM = 1 << 22  # bytes, from which counting with numpy repays its import
+_LONGEST_WORD = max(map(len, BLANK_WORDS))
 
 
 class PlainRows(Plain):
     """The fast path of one run."""
 
-    def __init__(self, options: Options, decode: Callable, decode_short: Callable):
+    def __init__(self, options: Options, decode: Callable):
         super().__init__(options)
-        self.decode, self.decode_short = decode, decode_short
+        self.decode = decode
+        self.turns = _Turns(self.takes_system)
         self.seen = 0
 
     @classmethod
     def for_run(cls, options: Options) -> PlainRows | None:
         """None where rows of this shape need the slow path, or msgspec is not installed."""
-        if options.task != "sft" or options.layout not in _LAYOUTS or options.mapping:
+        message = message_type(1)
+        if options.task != "sft" or options.layout not in _LAYOUTS or options.mapping or message is None:
             return None
-        message = message_type(_SHORT), message_type(1)
-        return cls(options, *(row_decoder(messages=list[kind]) for kind in message)) if all(message) else None
+        return cls(options, row_decoder(messages=list[message]))
 
-    def judge(self, lines: Lines, place: Place, part: Part, take: Take | None, slow: Slow) -> bool:
-        """Fill `part`.
-
-        False when, without `take`, some line repeats a key: then the block must be judged line by line.
-        """
-        # One loop without calls: on a plain row everything beside parsing takes a microsecond.
-        decode, digest, between, limit = self.decode, key_function(), BETWEEN.join, self.limit
-        keys, put = part.keys.rows, part.keys.rows.keys.append
-        rows, accepted, turns, slow_marks = part.rows, 0, 0, 0
-        at = -1
-        for at, line in enumerate(lines.lines):
-            try:
-                messages = decode(line).messages
-            except ValueError:
-                messages = self._with_short_texts(line)
-            contents, wanted = [], "user"
-            for message in messages:
-                role, content = message.role, message.content
-                if role == wanted:
-                    wanted = "assistant" if role == "user" else "user"
-                elif role != "system" or contents or not self.takes_system:
-                    break
-                if content.isspace():
-                    break
-                contents.append(content)
+    def judge(self, lines: Lines, before: int, part: Part, take: Take | None, slow: Slow) -> None:
+        """Add the next lines of a batch to `part`; `before` lines stand before the batch."""
+        chats = self._chats(lines.lines)
+        keys, odd = self._looked_at(chats)
+        if not self._keys_stand_once(lines, chats, odd):
+            odd.update(at for at, line in enumerate(lines.lines) if at not in odd and not _holds(line, chats[at]))
+        start = 0
+        for end in (*sorted(odd), len(chats)):
+            if take is None:
+                self._accept(keys[start:end], before, part)
             else:
-                size = len(contents)
-                if wanted == "user" and size > 1:
-                    joined = between(contents)
-                    text = joined.encode()
-                    if (
-                        len(text) <= limit
-                        and (
-                            not (not joined.isascii() or LESS_THAN in text or BRACKET in text or NUL in text)
-                            or is_harmless(text, contents)
-                        )
-                        and (take is None or self._takes(take, line, messages, text, part, rows))
-                    ):
-                        if not accepted:
-                            part.saw("messages", place.line + at + 1)
-                        put(digest(text, size) or 1)
-                        rows += 1
-                        accepted += 1
-                        turns += size
-                        continue
-            part.rows = rows
-            slow(line, at)
-            rows = part.rows
-            keys.fill(rows)
-            slow_marks += line.count(b'"') - line.count(b'\\"')
-        part.rows, part.lines, part.valid = rows, at + 1, part.valid + accepted
-        if accepted:
-            part.saw("messages", place.line, accepted - 1)
-        return take is not None or 8 * turns + 2 * accepted + slow_marks == self._string_marks(lines.lines)
+                for at in range(start, end):
+                    if take(lines.lines[at], {"messages": as_dicts(chats[at])}, part):
+                        self._accept(keys[at : at + 1], before, part)
+                    else:
+                        slow(lines.lines[at])
+            if end < len(chats):
+                slow(lines.lines[end])
+            start = end + 1
 
-    def _takes(self, take: Take, line: bytes, messages: list, text: bytes, part: Part, rows: int) -> bool:
-        """Hand on one line, unless it repeats a key."""
-        part.rows = rows
-        if not holds_strings(line, 4 * len(messages) + 1, text):
-            return False
-        return take(line, {"messages": as_dicts(messages)}, part)
+    @staticmethod
+    def _accept(keys: array, before: int, part: Part) -> None:
+        """Count the next lines of a batch as plain rows of these keys."""
+        if not keys:
+            return
+        part.saw("messages", before + part.lines + 1, len(keys))
+        part.keys.rows.fill(part.rows)
+        part.keys.rows.keys.extend(keys)
+        part.rows += len(keys)
+        part.valid += len(keys)
+        part.lines += len(keys)
 
-    def _with_short_texts(self, line: bytes) -> list:
-        """The messages of a line whose texts may be short; none when it is anything else."""
-        try:
-            messages = self.decode_short(line).messages
-        except ValueError:
-            return []
-        return [] if any(message.content in BLANK_WORDS for message in messages) else messages
+    def _chats(self, lines: list[bytes]) -> list[list]:
+        """The messages of each line; none where it is no plain row."""
+        decode, chats = self.decode, []
+        for line in lines:
+            try:
+                chats.append(decode(line).messages)
+            except ValueError:
+                chats.append([])
+        return chats
 
-    def _string_marks(self, lines: list[bytes]) -> int:
-        """Quotation marks around strings in a block, -1 where that takes more than a look at the byte before each."""
-        numpy = _numpy() if self.seen > _NUMPY_FROM else None
-        marks = 0
-        for start in range(0, len(lines), _COUNTED):
-            data = b"".join(lines[start : start + _COUNTED])
-            self.seen += len(data)
-            found = _marks_by_numpy(data, numpy) if numpy else _marks(data)
-            if found < 0:
-                return -1
-            marks += found
-        return marks
+    def _looked_at(self, chats: list[list]) -> tuple[array, set[int]]:
+        """(keys of the rows, those that a check must look at). Whole blocks are compared, rows only where one is odd."""
+        sizes = list(map(len, chats))
+        messages = list(chain.from_iterable(chats))
+        contents = [message.content for message in messages]
+        words = [content for content in contents if len(content) <= _LONGEST_WORD]
+        odd: set[int] = set()
+        turns = self.turns.__getitem__
+        if 0 in sizes or [message.role for message in messages] != list(chain.from_iterable(map(turns, sizes))):
+            odd.update(at for at, chat in enumerate(chats) if not chat or [m.role for m in chat] != turns(len(chat)))
+        if True in map(str.isspace, contents) or not BLANK_WORDS.isdisjoint(words):
+            odd.update(at for at, chat in enumerate(chats) if any(_is_nothing(message.content) for message in chat))
+        digest, between, limit = key_function(), BETWEEN.join, self.limit
+        keys, start = array("Q"), 0
+        for at, size in enumerate(sizes):
+            end = start + size
+            text = between(contents[start:end]).encode()
+            if (
+                not text.isascii() or LESS_THAN in text or BRACKET in text or NUL in text or len(text) > limit
+            ) and not (len(text) <= limit and is_harmless(text, contents[start:end])):
+                odd.add(at)
+            keys.append(digest(text, size) or 1)
+            start = end
+        return keys, odd
+
+    def _keys_stand_once(self, lines: Lines, chats: list[list], odd: set[int]) -> bool:
+        """Whether no plain line repeats a key. False as well where that takes more than counting."""
+        self.seen += len(lines.data)
+        numpy = import_numpy() if self.seen > NUMPY_FROM else None
+        strings = sum(4 * len(chat) + 1 for at, chat in enumerate(chats) if at not in odd)
+        others = sum(line.count(b'"') - line.count(b'\\"') for line in (lines.lines[at] for at in odd))
+        marks = _marks_by_numpy(lines.data, numpy) if numpy else _marks(lines.data)
+        return marks == 2 * strings + others
+
+
+class _Turns(dict):
+    """{messages of a conversation: their roles, where they are plain}; none where so many never are."""
+
+    def __init__(self, takes_system: bool):
+        self.takes_system = takes_system
+
+    def __missing__(self, size: int) -> list[str]:
+        fits = size > 1 and (size % 2 == 0 or self.takes_system)
+        self[size] = [SYSTEM] * (size % 2) + [USER, ASSISTANT] * (size // 2) if fits else []
+        return self[size]
+
+
+def _is_nothing(content: str) -> bool:
+    return content.isspace() or content in BLANK_WORDS
+
+
+def _holds(line: bytes, chat: list) -> bool:
+    """Whether a line holds the strings of a plain conversation and no more."""
+    return holds_strings(line, 4 * len(chat) + 1, "".join([message.content for message in chat]).encode())
 
 
 def _marks(data: bytes) -> int:
@@ -152,11 +169,3 @@ def _marks_by_numpy(data: bytes, numpy) -> int:
     if inner and (escaped[1:] & (codes[:-2] == BACKSLASH)).any():
         return -1
     return int(numpy.count_nonzero(marks) - inner)
-
-
-def _numpy():
-    try:
-        import numpy
-    except ImportError:
-        return None
-    return numpy

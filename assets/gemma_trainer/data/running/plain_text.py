@@ -12,7 +12,7 @@ from gemma_trainer.rows.content import is_blank
 
 LESS_THAN, BRACKET, QUOTE, BACKSLASH, NUL = b'<["\\\0'
 Take = Callable[[bytes, dict, Part], bool]  # uses an accepted line and its row, or sends it the slow way by False
-Slow = Callable[[bytes, int], None]  # judges one line, before which so many lines of the batch stand
+Slow = Callable[[bytes], None]  # judges the next line of the batch
 _BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
 _UNDECODED = "\ufffd".encode()
 # What stands behind the `<` or begins with the bracket of anything that a check looks for.
