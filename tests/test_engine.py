@@ -16,10 +16,10 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading import raw
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
-from gemma_trainer.data.running import plain
+from gemma_trainer.data.running import plain, repeats
 from gemma_trainer.data.running.engine import Run
 from gemma_trainer.data.running.judge import Judge
-from gemma_trainer.data.running.keys import Keys
+from gemma_trainer.data.running.keys import Keys, Table
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.families.catalogue import family_names, get_family
 from preparing import GOOD, assistant, chat, prep, user
@@ -157,6 +157,26 @@ def test_batches_and_workers_say_what_one_pass_says(mixed, monkeypatch):
     for size in (300, 4096, 1 << 24):
         monkeypatch.setattr(raw, "BLOCK", size)
         assert told(mixed, options, workers=2 if size == 4096 else 1) == whole
+
+
+@pytest.mark.parametrize("with_numpy", [True, False])
+@pytest.mark.parametrize("held", [3, 64, 1 << 16])
+def test_repeats_are_found_share_by_share(held, with_numpy, monkeypatch):
+    for name in ("_SHARE", "_NUMPY_SHARE"):
+        monkeypatch.setattr(repeats, name, held)
+    if not with_numpy:
+        monkeypatch.setattr(repeats, "import_numpy", lambda: None)
+    chosen = random.Random(held)
+    few = [chosen.getrandbits(64) for _ in range(150)]
+    rows = [chosen.choice([0, (1 << 64) - 1, chosen.choice(few), chosen.getrandbits(64)]) for _ in range(400)]
+    spool = repeats.Spool()
+    for start in range(0, len(rows), 37):
+        table = Table()
+        table.keys.extend(rows[start : start + 37])
+        spool.add(start, table)
+    again = [at for at, key in enumerate(rows) if key and key in rows[:at]]
+    assert spool.count() == len(again) > 100
+    assert [(r.row, r.first) for r in spool.repeats()] == [(at, rows.index(rows[at])) for at in again]
 
 
 def test_repeats_are_told_with_both_places(tmp_path):
