@@ -16,7 +16,7 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading import raw
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
-from gemma_trainer.data.running import plain, repeats
+from gemma_trainer.data.running import optional, repeats
 from gemma_trainer.data.running.engine import Run
 from gemma_trainer.data.running.judge import Judge
 from gemma_trainer.data.running.keys import Keys, Table
@@ -112,7 +112,7 @@ def test_fast_path_takes_what_is_plain(tmp_path):
 @pytest.mark.parametrize("style", [{}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("with_numpy", [False, True])
 def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, monkeypatch):
-    monkeypatch.setattr(plain, "NUMPY_FROM", 0 if with_numpy else 1 << 40)
+    monkeypatch.setattr(optional, "NUMPY_FROM", 0 if with_numpy else 1 << 40)
     good = [json.dumps(chat(user(f'Bread {n}? "é"'), assistant("Rye.")), **style) for n in range(300)]
     bad = good[7].replace('"content"', '"content":"a","content"', 1)
     file = tmp_path / "rows.jsonl"
@@ -164,8 +164,7 @@ def test_batches_and_workers_say_what_one_pass_says(mixed, monkeypatch):
 def test_repeats_are_found_share_by_share(held, with_numpy, monkeypatch):
     for name in ("_SHARE", "_NUMPY_SHARE"):
         monkeypatch.setattr(repeats, name, held)
-    if not with_numpy:
-        monkeypatch.setattr(repeats, "import_numpy", lambda: None)
+    monkeypatch.setattr(repeats, "_NUMPY_FROM", 0 if with_numpy else 1 << 40)
     chosen = random.Random(held)
     few = [chosen.getrandbits(64) for _ in range(150)]
     rows = [chosen.choice([0, (1 << 64) - 1, chosen.choice(few), chosen.getrandbits(64)]) for _ in range(400)]

@@ -32,14 +32,17 @@ def line_blocks(stream: BinaryIO, spans: bool = False) -> Iterator[Lines | Span]
 
 def _spans(stream: BinaryIO) -> Iterator[Span]:
     """What a worker reads is read here too, which is how the hash of the file comes about while others work."""
-    start = end = stream.tell()
-    while lines := whole_lines(stream):
-        end += len(lines)
+    start = end = at = stream.tell()
+    buffer = bytearray(BLOCK)
+    while size := stream.readinto(buffer):
+        last = buffer.rfind(b"\n", 0, size)
+        end = at + last + 1 if last >= 0 else end
+        at += size
         if end - start >= _SPAN:
             yield Span(start, end - start)
             start = end
-    if end > start:
-        yield Span(start, end - start)
+    if at > start:
+        yield Span(start, at - start)
 
 
 def _unpacked_blocks(stream: BinaryIO) -> Iterator[Lines]:

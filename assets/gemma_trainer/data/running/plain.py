@@ -18,11 +18,11 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading.hashing import key_function
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.running.keys import BETWEEN
-from gemma_trainer.data.running.optional import NUMPY_FROM, import_numpy
+from gemma_trainer.data.running.optional import ByteCounter
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.data.running.plain_text import (
-    BACKSLASH,
     BRACKET,
+    HIDDEN_QUOTE,
     LESS_THAN,
     NUL,
     QUOTE,
@@ -49,7 +49,7 @@ class PlainRows(Plain):
         super().__init__(options)
         self.decode = decode
         self.turns = _Turns(self.takes_system)
-        self.seen = 0
+        self.quotes = ByteCounter(b'"')
 
     @classmethod
     def for_run(cls, options: Options) -> PlainRows | None:
@@ -62,9 +62,14 @@ class PlainRows(Plain):
     def judge(self, lines: Lines, before: int, part: Part, take: Take | None, slow: Slow) -> None:
         """Add the next lines of a batch to `part`; `before` lines stand before the batch."""
         chats = self._chats(lines.lines)
-        keys, odd = self._looked_at(chats)
-        if not self._keys_stand_once(lines, chats, odd):
-            odd.update(at for at, line in enumerate(lines.lines) if at not in odd and not _holds(line, chats[at]))
+        sizes = list(map(len, chats))
+        messages = list(chain.from_iterable(chats))
+        contents = [message.content for message in messages]
+        start = 0
+        texts = [BETWEEN.join(contents[start : (start := start + size)]).encode() for size in sizes]
+        odd = self._out_of_turn(chats, sizes, messages) | _blank(chats, contents) | self._suspicious(chats, texts)
+        odd |= self._repeating_keys(lines, sizes, texts, odd)
+        keys = array("Q", [key or 1 for key in map(key_function(), texts, sizes)])
         start = 0
         for end in (*sorted(odd), len(chats)):
             if take is None:
@@ -101,39 +106,51 @@ class PlainRows(Plain):
                 chats.append([])
         return chats
 
-    def _looked_at(self, chats: list[list]) -> tuple[array, set[int]]:
-        """(keys of the rows, those that a check must look at). Whole blocks are compared, rows only where one is odd."""
-        sizes = list(map(len, chats))
-        messages = list(chain.from_iterable(chats))
-        contents = [message.content for message in messages]
-        words = [content for content in contents if len(content) <= _LONGEST_WORD]
-        odd: set[int] = set()
+    def _out_of_turn(self, chats: list[list], sizes: list[int], messages: list) -> set[int]:
+        """Rows in which others speak than user and assistant in turn, after one system message at most."""
         turns = self.turns.__getitem__
-        if 0 in sizes or [message.role for message in messages] != list(chain.from_iterable(map(turns, sizes))):
-            odd.update(at for at, chat in enumerate(chats) if not chat or [m.role for m in chat] != turns(len(chat)))
-        if True in map(str.isspace, contents) or not BLANK_WORDS.isdisjoint(words):
-            odd.update(at for at, chat in enumerate(chats) if any(_is_nothing(message.content) for message in chat))
-        digest, between, limit = key_function(), BETWEEN.join, self.limit
-        keys, start = array("Q"), 0
-        for at, size in enumerate(sizes):
-            end = start + size
-            text = between(contents[start:end]).encode()
-            if (
-                not text.isascii() or LESS_THAN in text or BRACKET in text or NUL in text or len(text) > limit
-            ) and not (len(text) <= limit and is_harmless(text, contents[start:end])):
-                odd.add(at)
-            keys.append(digest(text, size) or 1)
-            start = end
-        return keys, odd
+        if 0 not in sizes and [message.role for message in messages] == list(chain.from_iterable(map(turns, sizes))):
+            return set()
+        return {at for at, chat in enumerate(chats) if not chat or [m.role for m in chat] != turns(len(chat))}
 
-    def _keys_stand_once(self, lines: Lines, chats: list[list], odd: set[int]) -> bool:
-        """Whether no plain line repeats a key. False as well where that takes more than counting."""
-        self.seen += len(lines.data)
-        numpy = import_numpy() if self.seen > NUMPY_FROM else None
-        strings = sum(4 * len(chat) + 1 for at, chat in enumerate(chats) if at not in odd)
-        others = sum(line.count(b'"') - line.count(b'\\"') for line in (lines.lines[at] for at in odd))
-        marks = _marks_by_numpy(lines.data, numpy) if numpy else _marks(lines.data)
-        return marks == 2 * strings + others
+    def _suspicious(self, chats: list[list], texts: list[bytes]) -> set[int]:
+        """Rows whose texts are long or hold what a check looks for."""
+        whole, seen = b"\n".join(texts), set()
+        if not whole.isascii():
+            seen.update([at for at, text in enumerate(texts) if not text.isascii()])
+        for mark in (LESS_THAN, BRACKET, NUL):
+            if mark in whole:
+                seen.update([at for at, text in enumerate(texts) if mark in text])
+        odd = {at for at in seen if not is_harmless(texts[at], [message.content for message in chats[at]])}
+        if max(map(len, texts)) > self.limit:
+            odd.update(at for at, text in enumerate(texts) if len(text) > self.limit)
+        return odd
+
+
+    def _repeating_keys(self, lines: Lines, sizes: list[int], texts: list[bytes], odd: set[int]) -> set[int]:
+        """Rows that may repeat a key, none of the odd ones."""
+        strings, marks = 4 * sum(sizes) + len(sizes), self.quotes(lines.data)
+        for at in odd:
+            strings -= 4 * sizes[at] + 1
+            marks -= lines.lines[at].count(b'"')
+        quoted = [at for at, text in enumerate(texts) if QUOTE in text and at not in odd]
+        shown = sum([texts[at].count(b'"') for at in quoted])
+        if marks == 2 * strings + shown and not any(HIDDEN_QUOTE in lines.lines[at] for at in quoted):
+            return set()
+        rows = [at for at in range(len(sizes)) if at not in odd]
+        return {at for at in rows if not holds_strings(lines.lines[at], 4 * sizes[at] + 1, texts[at])}
+
+
+def _blank(chats: list[list], contents: list[str]) -> set[int]:
+    """Rows with a content of white space, or a word for a missing value."""
+    short = [content for content in contents if len(content) <= _LONGEST_WORD or content.isspace()]
+    if not any(map(_is_nothing, short)):
+        return set()
+    return {at for at, chat in enumerate(chats) if any(_is_nothing(message.content) for message in chat)}
+
+
+def _is_nothing(content: str) -> bool:
+    return content.isspace() or content in BLANK_WORDS
 
 
 class _Turns(dict):
@@ -146,26 +163,3 @@ class _Turns(dict):
         fits = size > 1 and (size % 2 == 0 or self.takes_system)
         self[size] = [SYSTEM] * (size % 2) + [USER, ASSISTANT] * (size // 2) if fits else []
         return self[size]
-
-
-def _is_nothing(content: str) -> bool:
-    return content.isspace() or content in BLANK_WORDS
-
-
-def _holds(line: bytes, chat: list) -> bool:
-    """Whether a line holds the strings of a plain conversation and no more."""
-    return holds_strings(line, 4 * len(chat) + 1, "".join([message.content for message in chat]).encode())
-
-
-def _marks(data: bytes) -> int:
-    return -1 if b'\\\\"' in data else data.count(b'"') - data.count(b'\\"')
-
-
-def _marks_by_numpy(data: bytes, numpy) -> int:
-    codes = numpy.frombuffer(data, numpy.uint8)
-    marks = codes == QUOTE
-    escaped = marks[1:] & (codes[:-1] == BACKSLASH)
-    inner = numpy.count_nonzero(escaped)
-    if inner and (escaped[1:] & (codes[:-2] == BACKSLASH)).any():
-        return -1
-    return int(numpy.count_nonzero(marks) - inner)

@@ -10,7 +10,8 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.rows.content import is_blank
 
-LESS_THAN, BRACKET, QUOTE, BACKSLASH, NUL = b'<["\\\0'
+LESS_THAN, BRACKET, QUOTE, NUL = b'<["\0'
+HIDDEN_QUOTE = b"\\u0022"  # a quotation mark that the line does not show
 Take = Callable[[bytes, dict, Part], bool]  # uses an accepted line and its row, or sends it the slow way by False
 Slow = Callable[[bytes], None]  # judges the next line of the batch
 _BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
@@ -41,7 +42,7 @@ def is_harmless(text: bytes, contents: list[str]) -> bool:
 
 def holds_strings(line: bytes, count: int, text: bytes) -> bool:
     """Whether a line holds so many strings and no more; `text` is what those say that are not keys or roles."""
-    if QUOTE in text and b"\\u0022" in line:  # a quotation mark that the line does not show
+    if QUOTE in text and HIDDEN_QUOTE in line:
         return False
     return line.count(b'"') == 2 * count + text.count(b'"')
 
