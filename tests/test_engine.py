@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading import raw
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
-from gemma_trainer.data.running import optional, repeats
+from gemma_trainer.data.running import plain, quotes, repeats
 from gemma_trainer.data.running.engine import Run
 from gemma_trainer.data.running.judge import Judge
 from gemma_trainer.data.running.keys import Keys, Table
@@ -87,12 +88,17 @@ def line(draw) -> bytes:
 
 
 @settings(max_examples=250, deadline=None)
-@given(lines=st.lists(line(), min_size=1, max_size=6), family=st.sampled_from(family_names()))
-def test_fast_path_says_what_the_slow_one_says(tmp_path_factory, lines, family):
+@given(
+    lines=st.lists(line(), min_size=1, max_size=6),
+    family=st.sampled_from(family_names()),
+    few=st.sampled_from([0, 1, 1 << 40]),  # whatever the share of quoted rows, one way of counting and the other
+)
+def test_fast_path_says_what_the_slow_one_says(tmp_path_factory, lines, family, few):
     file = tmp_path_factory.mktemp("fast") / "rows.jsonl"
     file.write_bytes(b"".join(lines))
     options = Options(family=get_family(family), max_length=600)
-    assert told(file, options) == told(file, options, fast=False)
+    with mock.patch.object(plain, "_FEW", few):
+        assert told(file, options) == told(file, options, fast=False)
 
 
 def test_fast_path_takes_what_is_plain(tmp_path):
@@ -111,9 +117,12 @@ def test_fast_path_takes_what_is_plain(tmp_path):
 
 @pytest.mark.parametrize("style", [{}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("with_numpy", [False, True])
-def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, monkeypatch):
-    monkeypatch.setattr(optional, "NUMPY_FROM", 0 if with_numpy else 1 << 40)
-    good = [json.dumps(chat(user(f'Bread {n}? "é"'), assistant("Rye.")), **style) for n in range(300)]
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, quoted, monkeypatch):
+    for name in ("COUNT_FROM", "TELL_FROM"):
+        monkeypatch.setattr(quotes, name, 0 if with_numpy else 1 << 40)
+    asked = 'Bread {}? "é"' if quoted else "Bread {}?"
+    good = [json.dumps(chat(user(asked.format(n)), assistant("Rye.")), **style) for n in range(300)]
     bad = good[7].replace('"content"', '"content":"a","content"', 1)
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join([*good[:200], bad, *good[201:]]) + "\n", "utf-8")

@@ -5,7 +5,8 @@ nothing in any text that a check could stumble over. Whatever else a line is, `p
 valid, which tests hold. Needs msgspec; without it every line goes the slow way.
 
 Repeated keys: a parser keeps one of them, so a line with a repeated key has more strings, and quotation marks around
-them, than came out of it. The marks are counted for a whole block of lines at once.
+them, than came out of it. The marks are counted for a whole block of lines at once, as all else is looked at by block:
+rows one by one only where the block holds something odd.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading.hashing import key_function
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.running.keys import BETWEEN
-from gemma_trainer.data.running.optional import ByteCounter
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.data.running.plain_text import (
     BRACKET,
@@ -35,10 +35,12 @@ from gemma_trainer.data.running.plain_text import (
     message_type,
     row_decoder,
 )
+from gemma_trainer.data.running.quotes import Quotes
 from gemma_trainer.rows.content import BLANK_WORDS
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, USER
 
 _LAYOUTS = ("auto", "messages", "openai")
+_FEW = 8  # one row in so many with quotation marks in its texts
 _LONGEST_WORD = max(map(len, BLANK_WORDS))
 
 
@@ -49,7 +51,7 @@ class PlainRows(Plain):
         super().__init__(options)
         self.decode = decode
         self.turns = _Turns(self.takes_system)
-        self.quotes = ByteCounter(b'"')
+        self.quotes = Quotes()
 
     @classmethod
     def for_run(cls, options: Options) -> PlainRows | None:
@@ -115,29 +117,28 @@ class PlainRows(Plain):
 
     def _suspicious(self, chats: list[list], texts: list[bytes]) -> set[int]:
         """Rows whose texts are long or hold what a check looks for."""
-        whole, seen = b"\n".join(texts), set()
-        if not whole.isascii():
-            seen.update([at for at, text in enumerate(texts) if not text.isascii()])
-        for mark in (LESS_THAN, BRACKET, NUL):
-            if mark in whole:
-                seen.update([at for at, text in enumerate(texts) if mark in text])
+        seen = [
+            at
+            for at, text in enumerate(texts)
+            if not text.isascii() or LESS_THAN in text or BRACKET in text or NUL in text
+        ]
         odd = {at for at in seen if not is_harmless(texts[at], [message.content for message in chats[at]])}
         if max(map(len, texts)) > self.limit:
             odd.update(at for at, text in enumerate(texts) if len(text) > self.limit)
         return odd
 
-
     def _repeating_keys(self, lines: Lines, sizes: list[int], texts: list[bytes], odd: set[int]) -> set[int]:
         """Rows that may repeat a key, none of the odd ones."""
-        strings, marks = 4 * sum(sizes) + len(sizes), self.quotes(lines.data)
-        for at in odd:
-            strings -= 4 * sizes[at] + 1
-            marks -= lines.lines[at].count(b'"')
+        others = [lines.lines[at] for at in odd]
+        strings = 4 * sum(sizes) + len(sizes) - sum([4 * sizes[at] + 1 for at in odd])
         quoted = [at for at, text in enumerate(texts) if QUOTE in text and at not in odd]
-        shown = sum([texts[at].count(b'"') for at in quoted])
-        if marks == 2 * strings + shown and not any(HIDDEN_QUOTE in lines.lines[at] for at in quoted):
-            return set()
-        rows = [at for at in range(len(sizes)) if at not in odd]
+        if _FEW * len(quoted) < len(texts):
+            shown = sum([texts[at].count(b'"') for at in quoted])
+            marks = self.quotes.count(lines.data) - sum([line.count(b'"') for line in others]) - shown
+            once = marks == 2 * strings and not any(HIDDEN_QUOTE in lines.lines[at] for at in quoted)
+        else:
+            once = self.quotes.around_strings(lines.data, others) == 2 * strings
+        rows = () if once else [at for at in range(len(sizes)) if at not in odd]
         return {at for at in rows if not holds_strings(lines.lines[at], 4 * sizes[at] + 1, texts[at])}
 
 
