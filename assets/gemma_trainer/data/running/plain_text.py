@@ -32,9 +32,9 @@ class Plain:
 
 def is_harmless(text: bytes, contents: list[str]) -> bool:
     """Whether the joined contents of a line hold nothing that a check looks for."""
-    if NUL in text or _UNDECODED in text or (BRACKET in text and any(mark in text for mark in _BRACKETED)):
+    if NUL in text or (BRACKET in text and any(mark in text for mark in _BRACKETED)):
         return False
-    if not text.isascii() and any(map(is_blank, contents)):
+    if not text.isascii() and (_UNDECODED in text or any(map(is_blank, contents))):
         return False
     tails = text.decode().split("<")[1:] if LESS_THAN in text else ()
     return not any(tail[:1] in _STARTS and tail.startswith(_TAILS) for tail in tails)
