@@ -198,6 +198,16 @@ def test_repeats_are_told_with_both_places(tmp_path):
     assert found == [(str(second), line, f"the same row as {first}:3") for line in (1, 2)]
 
 
+def test_convert_names_the_line_where_blank_and_joined_lines_even_out(tmp_path):
+    """As many rows as lines, and yet not one on each."""
+    other = json.dumps(chat(user("Is rye dark?"), assistant("It is.")))
+    file, rejects = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
+    file.write_text("\n".join([other + json.dumps(GOOD), "", json.dumps(GOOD)]) + "\n", "utf-8")
+    prep("convert", file, "--out", tmp_path / "out.jsonl", "--rejects", rejects, "--repair", "drop-duplicates")
+    (entry,) = map(json.loads, rejects.read_text("utf-8").splitlines())
+    assert entry["line"] == 3 and entry["problems"][0]["message"] == "the same row as line 1"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_convert_with_workers_writes_the_same_files(mixed, workers):
     out, rejects = mixed.with_name("out.jsonl"), mixed.with_name("bad.jsonl")

@@ -12,6 +12,8 @@ from gemma_trainer.data.reading.read_lines import lines_of_rows
 from gemma_trainer.data.reading.sources import shown
 from gemma_trainer.data.running.part import Part
 
+_JOINED = "json-extra-data"  # several rows on a line, which as many blank lines would hide
+
 
 class Spot(NamedTuple):
     """`line` is None in Parquet and Arrow."""
@@ -44,7 +46,7 @@ class Places:
         lines = None
         if isinstance(batch, list):
             lines = array("Q", [item.line or 0 for item in batch if isinstance(item, RawRow)])
-        elif part.rows != part.lines or any(problem.code == "json-extra-data" for problem in part.problems):
+        elif part.rows != part.lines or _JOINED in part.repaired or any(p.code == _JOINED for p in part.problems):
             lines, before = array("Q"), line
             for block in blocks_of(batch, file):
                 lines.extend(before + at for at in lines_of_rows(block, file))
