@@ -119,8 +119,7 @@ def test_fast_path_takes_what_is_plain(tmp_path):
 @pytest.mark.parametrize("with_numpy", [False, True])
 @pytest.mark.parametrize("quoted", [False, True])
 def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, quoted, monkeypatch):
-    for name in ("COUNT_FROM", "TELL_FROM"):
-        monkeypatch.setattr(quotes, name, 0 if with_numpy else 1 << 40)
+    monkeypatch.setattr(quotes, "NUMPY_FROM", 0 if with_numpy else 1 << 40)
     asked = 'Bread {}? "é"' if quoted else "Bread {}?"
     good = [json.dumps(chat(user(asked.format(n)), assistant("Rye.")), **style) for n in range(300)]
     bad = good[7].replace('"content"', '"content":"a","content"', 1)
@@ -173,7 +172,8 @@ def test_batches_and_workers_say_what_one_pass_says(mixed, monkeypatch):
 def test_repeats_are_found_share_by_share(held, with_numpy, monkeypatch):
     for name in ("_SHARE", "_NUMPY_SHARE"):
         monkeypatch.setattr(repeats, name, held)
-    monkeypatch.setattr(repeats, "_NUMPY_FROM", 0 if with_numpy else 1 << 40)
+    if not with_numpy:
+        monkeypatch.setattr(repeats, "import_numpy", lambda: None)
     chosen = random.Random(held)
     few = [chosen.getrandbits(64) for _ in range(150)]
     rows = [chosen.choice([0, (1 << 64) - 1, chosen.choice(few), chosen.getrandbits(64)]) for _ in range(400)]

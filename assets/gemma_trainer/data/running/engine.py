@@ -19,7 +19,7 @@ from gemma_trainer.data.running.judge import Judge
 from gemma_trainer.data.running.optional import import_numpy
 from gemma_trainer.data.running.part import EXPLAINED_ROWS, Part
 from gemma_trainer.data.running.places import Places
-from gemma_trainer.data.running.quotes import COUNT_FROM
+from gemma_trainer.data.running.quotes import NUMPY_FROM
 from gemma_trainer.data.running.repeats import Comparison
 from gemma_trainer.data.running.sums import Sums
 from gemma_trainer.data.running.workers import can_fork, in_processes
@@ -87,7 +87,7 @@ class Run:
     def _in_processes(self) -> Iterator[tuple[Path, Batch, Part]]:
         tasks = ((batch, Place(file), self.splits.get(file), self._dropped(at))
                  for at, (file, batch) in enumerate(self._batches()))  # fmt: skip
-        if sum(file.stat().st_size for file in self.files) > COUNT_FROM:
+        if sum(file.stat().st_size for file in self.files) > NUMPY_FROM:
             import_numpy()  # once, for all workers
         before = None
         for (batch, place, _, _), part in in_processes(self.judge.part, tasks, self.workers):

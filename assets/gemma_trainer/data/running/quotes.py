@@ -5,27 +5,29 @@ from __future__ import annotations
 from gemma_trainer.data.running.optional import import_numpy
 
 QUOTE, BACKSLASH = b'"\\'
-COUNT_FROM, TELL_FROM = 1 << 28, 1 << 22  # bytes, from which numpy repays its import
+NUMPY_FROM = 1 << 22  # bytes, from which numpy repays its import
 
 
 class Quotes:
     """The counts of one run."""
 
     def __init__(self):
-        self.counted = self.told = 0  # bytes so far
+        self.seen = 0  # bytes
 
     def count(self, data: bytes) -> int:
         """All quotation marks."""
-        self.counted += len(data)
-        numpy = import_numpy() if self.counted > COUNT_FROM else None
+        numpy = self._numpy(data)
         return int(numpy.count_nonzero(_codes(data, numpy) == QUOTE)) if numpy else data.count(b'"')
 
     def around_strings(self, data: bytes, others: list[bytes]) -> int:
         """Those around strings, lines left out; -1 where that takes more than a look at the byte before each."""
-        self.told += len(data)
-        numpy = import_numpy() if self.told > TELL_FROM else None
+        numpy = self._numpy(data)
         marks = _marks_by_numpy(data, numpy) if numpy else _marks(data)
         return marks - sum(line.count(b'"') - line.count(b'\\"') for line in others) if marks >= 0 else -1
+
+    def _numpy(self, data: bytes):
+        self.seen += len(data)
+        return import_numpy() if self.seen > NUMPY_FROM else None
 
 
 def _marks(data: bytes) -> int:

@@ -22,7 +22,6 @@ from gemma_trainer.rows.problems import Problem
 REPEATS = frozenset({"duplicate-row", "duplicate-prompt"})  # what `--repair drop-duplicates` moves to the rejects
 TABLES, TAGGED = ("rows", "prompts", "pairs", "ids"), ("prompts", "pairs")
 _SHARE, _NUMPY_SHARE = 1 << 16, 1 << 18  # keys held at a time
-_NUMPY_FROM = 1 << 19  # keys, from which numpy repays its import
 
 
 class Repeat(NamedTuple):
@@ -68,7 +67,7 @@ class Spool:
         """(keys that several rows have, how many rows come too often), share by share."""
         if self.keys is None:
             return
-        numpy = import_numpy() if self.size > _NUMPY_FROM else None
+        numpy = import_numpy() if self.size > _SHARE else None
         held, find = (_SHARE, _repeated) if numpy is None else (_NUMPY_SHARE, partial(_repeated_by_numpy, numpy))
         shares = (self.size // held).bit_length()  # the highest bits of a key tell its share
         for share in range(1 << shares):
