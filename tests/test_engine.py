@@ -7,19 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_trainer.data.options import Options, Place
-from gemma_trainer.data.reading import read_lines
+from gemma_trainer.data.options import Options
+from gemma_trainer.data.reading import raw
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.report import Report
-from gemma_trainer.data.running import plain
+from gemma_trainer.data.running import plain, quotes, repeats
 from gemma_trainer.data.running.engine import Run
 from gemma_trainer.data.running.judge import Judge
-from gemma_trainer.data.running.keys import Keys
+from gemma_trainer.data.running.keys import Keys, Table
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.families.catalogue import family_names, get_family
 from preparing import GOOD, assistant, chat, prep, user
@@ -87,12 +88,17 @@ def line(draw) -> bytes:
 
 
 @settings(max_examples=250, deadline=None)
-@given(lines=st.lists(line(), min_size=1, max_size=6), family=st.sampled_from(family_names()))
-def test_fast_path_says_what_the_slow_one_says(tmp_path_factory, lines, family):
+@given(
+    lines=st.lists(line(), min_size=1, max_size=6),
+    family=st.sampled_from(family_names()),
+    few=st.sampled_from([0, 1, 1 << 40]),  # whatever the share of quoted rows, one way of counting and the other
+)
+def test_fast_path_says_what_the_slow_one_says(tmp_path_factory, lines, family, few):
     file = tmp_path_factory.mktemp("fast") / "rows.jsonl"
     file.write_bytes(b"".join(lines))
     options = Options(family=get_family(family), max_length=600)
-    assert told(file, options) == told(file, options, fast=False)
+    with mock.patch.object(plain, "_FEW", few):
+        assert told(file, options) == told(file, options, fast=False)
 
 
 def test_fast_path_takes_what_is_plain(tmp_path):
@@ -105,17 +111,17 @@ def test_fast_path_takes_what_is_plain(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     judge, slow = Judge(Options()), []
     part = Part(Keys("sft"))
-    assert judge.plain.judge(
-        Lines(file.read_bytes().splitlines(keepends=True)), Place(file), part, None, lambda line, at: slow.append(line)
-    )
+    judge.plain.judge(Lines(file.read_bytes()), 0, part, None, slow.append)
     assert part.valid == 3 and not slow
 
 
 @pytest.mark.parametrize("style", [{}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("with_numpy", [False, True])
-def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, monkeypatch):
-    monkeypatch.setattr(plain, "_NUMPY_FROM", 0 if with_numpy else 1 << 40)
-    good = [json.dumps(chat(user(f'Bread {n}? "é"'), assistant("Rye.")), **style) for n in range(300)]
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_repeated_key_is_seen_in_a_block_of_plain_lines(tmp_path, style, with_numpy, quoted, monkeypatch):
+    monkeypatch.setattr(quotes, "NUMPY_FROM", 0 if with_numpy else 1 << 40)
+    asked = 'Bread {}? "é"' if quoted else "Bread {}?"
+    good = [json.dumps(chat(user(asked.format(n)), assistant("Rye.")), **style) for n in range(300)]
     bad = good[7].replace('"content"', '"content":"a","content"', 1)
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join([*good[:200], bad, *good[201:]]) + "\n", "utf-8")
@@ -157,8 +163,28 @@ def test_batches_and_workers_say_what_one_pass_says(mixed, monkeypatch):
     assert told(mixed, options, fast=False) == whole
     assert told(mixed, options, workers=2) == whole
     for size in (300, 4096, 1 << 24):
-        monkeypatch.setattr(read_lines, "_LINES", size)
+        monkeypatch.setattr(raw, "BLOCK", size)
         assert told(mixed, options, workers=2 if size == 4096 else 1) == whole
+
+
+@pytest.mark.parametrize("with_numpy", [True, False])
+@pytest.mark.parametrize("held", [3, 64, 1 << 16])
+def test_repeats_are_found_share_by_share(held, with_numpy, monkeypatch):
+    for name in ("_SHARE", "_NUMPY_SHARE"):
+        monkeypatch.setattr(repeats, name, held)
+    if not with_numpy:
+        monkeypatch.setattr(repeats, "import_numpy", lambda: None)
+    chosen = random.Random(held)
+    few = [chosen.getrandbits(64) for _ in range(150)]
+    rows = [chosen.choice([0, (1 << 64) - 1, chosen.choice(few), chosen.getrandbits(64)]) for _ in range(400)]
+    spool = repeats.Spool()
+    for start in range(0, len(rows), 37):
+        table = Table()
+        table.keys.extend(rows[start : start + 37])
+        spool.add(start, table)
+    again = [at for at, key in enumerate(rows) if key and key in rows[:at]]
+    assert spool.count() == len(again) > 100
+    assert [(r.row, r.first) for r in spool.repeats()] == [(at, rows.index(rows[at])) for at in again]
 
 
 def test_repeats_are_told_with_both_places(tmp_path):
@@ -170,6 +196,16 @@ def test_repeats_are_told_with_both_places(tmp_path):
     _, document = prep("validate", first, second)
     found = [(p["file"], p["line"], p["message"]) for p in document["warnings"] if p["code"] == "duplicate-row"]
     assert found == [(str(second), line, f"the same row as {first}:3") for line in (1, 2)]
+
+
+def test_convert_names_the_line_where_blank_and_joined_lines_even_out(tmp_path):
+    """As many rows as lines, and yet not one on each."""
+    other = json.dumps(chat(user("Is rye dark?"), assistant("It is.")))
+    file, rejects = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
+    file.write_text("\n".join([other + json.dumps(GOOD), "", json.dumps(GOOD)]) + "\n", "utf-8")
+    prep("convert", file, "--out", tmp_path / "out.jsonl", "--rejects", rejects, "--repair", "drop-duplicates")
+    (entry,) = map(json.loads, rejects.read_text("utf-8").splitlines())
+    assert entry["line"] == 3 and entry["problems"][0]["message"] == "the same row as line 1"
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from gemma_trainer.data.reading.parse import Decoder, parse_line
-from gemma_trainer.data.reading.raw import BOM, Lines, RawRow, Span, bad_row
+from gemma_trainer.data.reading.raw import BLOCK, BOM, Lines, RawRow, Span, bad_row, whole_lines
 from gemma_trainer.rows.problems import Problem
 
-_LINES = 1 << 18  # bytes; larger blocks leave the processor's caches
-_SPAN = 1 << 21
+_SPAN = 1 << 22  # bytes: what a worker takes at a time
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 
 
 def line_blocks(stream: BinaryIO, spans: bool = False) -> Iterator[Lines | Span]:
-    """The lines of a stream in blocks of about 128 KiB. Lines end at LF only. What was read before packed data breaks
+    """The lines of a stream in blocks. Lines end at LF only. What was read before packed data breaks
     comes first, then the error; a line that it cuts is not given."""
     with stream:
         if not isinstance(getattr(stream, "raw", None), io.FileIO):  # it unpacks or recodes
@@ -28,31 +26,36 @@ def line_blocks(stream: BinaryIO, spans: bool = False) -> Iterator[Lines | Span]
         if spans:
             yield from _spans(stream)
             return
-        while lines := stream.readlines(_LINES):
+        while lines := whole_lines(stream):
             yield Lines(lines)
 
 
 def _spans(stream: BinaryIO) -> Iterator[Span]:
-    start, size = stream.tell(), os.fstat(stream.fileno()).st_size
-    while start < size:
-        stream.seek(start + _SPAN)
-        stream.readline()
-        end = min(stream.tell(), size)
-        yield Span(start, end - start)
-        start = end
+    """What a worker reads is read here too, which is how the hash of the file comes about while others work."""
+    start = end = at = stream.tell()
+    buffer = bytearray(BLOCK)
+    while size := stream.readinto(buffer):
+        last = buffer.rfind(b"\n", 0, size)
+        end = at + last + 1 if last >= 0 else end
+        at += size
+        if end - start >= _SPAN:
+            yield Span(start, end - start)
+            start = end
+    if at > start:
+        yield Span(start, at - start)
 
 
 def _unpacked_blocks(stream: BinaryIO) -> Iterator[Lines]:
     read, rest = getattr(stream, "read1", stream.read), []
-    while block := read(_LINES):
+    while block := read(BLOCK):
         end = block.rfind(b"\n") + 1
         if not end:
             rest.append(block)
             continue
-        yield Lines(io.BytesIO(b"".join([*rest, block[:end]])).readlines())
+        yield Lines(b"".join([*rest, block[:end]]))
         rest = [block[end:]]
     if last := b"".join(rest):
-        yield Lines([last])
+        yield Lines(last)
 
 
 def rows_of(lines: Lines, path: Path, line: int = 0, row: int = 0) -> Iterator[RawRow | Problem]:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from gemma_trainer.data.notes import Note
 from gemma_trainer.data.options import Place
-from gemma_trainer.data.reading.raw import Batch, Lines, Span
+from gemma_trainer.data.reading.raw import Batch
 from gemma_trainer.data.reading.read import read_batches
 from gemma_trainer.data.reading.reply import read_reply
 from gemma_trainer.data.reading.sources import Watch
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.running.judge import Judge
+from gemma_trainer.data.running.optional import import_numpy
 from gemma_trainer.data.running.part import EXPLAINED_ROWS, Part
 from gemma_trainer.data.running.places import Places
+from gemma_trainer.data.running.quotes import NUMPY_FROM
 from gemma_trainer.data.running.repeats import Comparison
 from gemma_trainer.data.running.sums import Sums
 from gemma_trainer.data.running.workers import can_fork, in_processes
@@ -85,13 +87,13 @@ class Run:
     def _in_processes(self) -> Iterator[tuple[Path, Batch, Part]]:
         tasks = ((batch, Place(file), self.splits.get(file), self._dropped(at))
                  for at, (file, batch) in enumerate(self._batches()))  # fmt: skip
+        if sum(file.stat().st_size for file in self.files) > NUMPY_FROM:
+            import_numpy()  # once, for all workers
         before = None
         for (batch, place, _, _), part in in_processes(self.judge.part, tasks, self.workers):
             if before is None or before.file != place.file:
                 before = place
-            if isinstance(batch, Span):
-                self.advance(batch.size)
-            if isinstance(batch, Lines | Span):  # judged without knowing how much stands before it
+            if not isinstance(batch, list):  # judged without knowing how much stands before it
                 part.shift(before.line, before.row)
             before = Place(place.file, before.line + part.lines, before.row + part.rows)
             yield place.file, batch, part

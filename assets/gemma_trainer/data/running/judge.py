@@ -14,7 +14,7 @@ from gemma_trainer.data.lengths import guessed_tokens
 from gemma_trainer.data.measure import Measure
 from gemma_trainer.data.notes import Note, Notes
 from gemma_trainer.data.options import Checked, Options, Place
-from gemma_trainer.data.reading.raw import REJECT_KEYS, Batch, Lines, RawRow, Span
+from gemma_trainer.data.reading.raw import REJECT_KEYS, Batch, Lines, RawRow, blocks_of
 from gemma_trainer.data.reading.read_lines import rows_of
 from gemma_trainer.data.reading.sources import home, shown
 from gemma_trainer.data.running.keys import Keys
@@ -79,21 +79,19 @@ class Judge:
     def part(self, batch: Batch, place: Place, split: str | None = None, drop: dict[int, Note] | None = None) -> Part:
         """`split` is the part of the data that the file belongs to, where that is told; `drop` are rows of the batch,
         counted from 0, that are refused as repeats of others."""
-        if isinstance(batch, Span):
-            batch = batch.read(place.file)
         run = _Run(self, place, split, drop or {})
-        if self.measure:
-            self.measure.look_ahead(batch.lines if isinstance(batch, Lines) else [])
-        if not isinstance(batch, Lines):
+        if isinstance(batch, list):
+            if self.measure:
+                self.measure.look_ahead([])
             for item in batch:
                 run.item(item)
-        elif self.plain is None or split is not None or drop:
-            for item in rows_of(batch, place.file, place.line, place.row):
-                run.item(item)
-            run.part.lines = len(batch.lines)
-        elif not self.plain.judge(batch, place, run.part, self.take, run.line):
-            run = _Run(self, place, split, {})
-            self.plain.judge(batch, place, run.part, lambda line, row, part: True, run.line)
+        for lines in blocks_of(batch, place.file):
+            if self.measure:
+                self.measure.look_ahead(lines.lines)
+            if self.plain is None or split is not None or drop:
+                run.lines(lines)
+            else:
+                self.plain.judge(lines, place.line, run.part, self.take, run.line)
         return run.part
 
     def _take(self, line: bytes, row: dict, part: Part) -> bool:
@@ -115,10 +113,16 @@ class _Run:
         self.said: set[str] = set()
         self.explained: Counter[str] = Counter()
 
-    def line(self, text: bytes, line: int) -> None:
-        """One line, before which `line` lines of the batch stand."""
-        for item in rows_of(Lines([text]), self.place.file, self.place.line + line, self.place.row + self.part.rows):
+    def line(self, text: bytes) -> None:
+        """The next line of the batch."""
+        self.lines(Lines(text))
+
+    def lines(self, lines: Lines) -> None:
+        """The next lines of the batch."""
+        part, place = self.part, self.place
+        for item in rows_of(lines, place.file, place.line + part.lines, place.row + part.rows):
             self.item(item)
+        part.lines += len(lines.lines)
 
     def item(self, item: RawRow | Problem) -> None:
         part = self.part

@@ -7,10 +7,12 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from gemma_trainer.data.reading.raw import Batch, RawRow, Span
+from gemma_trainer.data.reading.raw import Batch, RawRow, blocks_of
 from gemma_trainer.data.reading.read_lines import lines_of_rows
 from gemma_trainer.data.reading.sources import shown
 from gemma_trainer.data.running.part import Part
+
+_JOINED = "json-extra-data"  # several rows on a line, which as many blank lines would hide
 
 
 class Spot(NamedTuple):
@@ -44,9 +46,11 @@ class Places:
         lines = None
         if isinstance(batch, list):
             lines = array("Q", [item.line or 0 for item in batch if isinstance(item, RawRow)])
-        elif part.rows != part.lines or any(problem.code == "json-extra-data" for problem in part.problems):
-            batch = batch.read(file) if isinstance(batch, Span) else batch
-            lines = array("Q", [line + at for at in lines_of_rows(batch, file)])
+        elif part.rows != part.lines or _JOINED in part.repaired or any(p.code == _JOINED for p in part.problems):
+            lines, before = array("Q"), line
+            for block in blocks_of(batch, file):
+                lines.extend(before + at for at in lines_of_rows(block, file))
+                before += len(block.lines)
         self.starts.append(self.rows)
         self.blocks.append(_Block(file, line, row, lines))
         self.rows += part.rows

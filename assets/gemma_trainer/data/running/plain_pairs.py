@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gemma_trainer.data.checking.check_pairs import differ_plainly
-from gemma_trainer.data.options import Options, Place
+from gemma_trainer.data.options import Options
 from gemma_trainer.data.reading.raw import Lines
 from gemma_trainer.data.running.keys import BETWEEN
 from gemma_trainer.data.running.part import Part
@@ -42,21 +42,19 @@ class PlainPairs(Plain):
         side = text_type(1) | list[message]
         return cls(options, row_decoder(prompt=side, chosen=side, rejected=side))
 
-    def judge(self, lines: Lines, place: Place, part: Part, take: Take | None, slow: Slow) -> bool:
-        """As PlainRows.judge; a repeated key is seen line by line, so it is always True."""
-        at = -1
-        for at, line in enumerate(lines.lines):
+    def judge(self, lines: Lines, before: int, part: Part, take: Take | None, slow: Slow) -> None:
+        """As PlainRows.judge."""
+        for line in lines.lines:
             row = self._row(line)
             if row is None or (take and not take(line, row, part)):
-                slow(line, at)
+                slow(line)
                 continue
-            part.saw("preference", place.line + at + 1)
+            part.saw("preference", before + part.lines + 1)
             part.keys.put(part.rows, row, None)
             part.sums.bias.add(len(row["chosen"][0]["content"]), len(row["rejected"][0]["content"]))
             part.rows += 1
             part.valid += 1
-        part.lines = at + 1
-        return True
+            part.lines += 1
 
     def _row(self, line: bytes) -> dict | None:
         """The canonical row of a plain line; None where a check must look."""

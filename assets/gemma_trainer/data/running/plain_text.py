@@ -10,9 +10,10 @@ from gemma_trainer.data.options import Options
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.rows.content import is_blank
 
-LESS_THAN, BRACKET, QUOTE, BACKSLASH, NUL = b'<["\\\0'
+LESS_THAN, BRACKET, QUOTE, NUL = b'<["\0'
+HIDDEN_QUOTE = b"\\u0022"  # a quotation mark that the line does not show
 Take = Callable[[bytes, dict, Part], bool]  # uses an accepted line and its row, or sends it the slow way by False
-Slow = Callable[[bytes, int], None]  # judges one line, before which so many lines of the batch stand
+Slow = Callable[[bytes], None]  # judges the next line of the batch
 _BYTES_PER_TOKEN = 4  # a guessed length is never above this share of the bytes
 _UNDECODED = "\ufffd".encode()
 # What stands behind the `<` or begins with the bracket of anything that a check looks for.
@@ -31,9 +32,9 @@ class Plain:
 
 def is_harmless(text: bytes, contents: list[str]) -> bool:
     """Whether the joined contents of a line hold nothing that a check looks for."""
-    if NUL in text or _UNDECODED in text or (BRACKET in text and any(mark in text for mark in _BRACKETED)):
+    if NUL in text or (BRACKET in text and any(mark in text for mark in _BRACKETED)):
         return False
-    if not text.isascii() and any(map(is_blank, contents)):
+    if not text.isascii() and (_UNDECODED in text or any(map(is_blank, contents))):
         return False
     tails = text.decode().split("<")[1:] if LESS_THAN in text else ()
     return not any(tail[:1] in _STARTS and tail.startswith(_TAILS) for tail in tails)
@@ -41,7 +42,7 @@ def is_harmless(text: bytes, contents: list[str]) -> bool:
 
 def holds_strings(line: bytes, count: int, text: bytes) -> bool:
     """Whether a line holds so many strings and no more; `text` is what those say that are not keys or roles."""
-    if QUOTE in text and b"\\u0022" in line:  # a quotation mark that the line does not show
+    if QUOTE in text and HIDDEN_QUOTE in line:
         return False
     return line.count(b'"') == 2 * count + text.count(b'"')
 

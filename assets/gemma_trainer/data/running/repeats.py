@@ -10,16 +10,18 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from gemma_trainer.data.notes import Note
 from gemma_trainer.data.running.keys import Keys, Table
+from gemma_trainer.data.running.optional import import_numpy
 from gemma_trainer.data.running.places import Places
 from gemma_trainer.rows.problems import Problem
 
 REPEATS = frozenset({"duplicate-row", "duplicate-prompt"})  # what `--repair drop-duplicates` moves to the rejects
 TABLES, TAGGED = ("rows", "prompts", "pairs", "ids"), ("prompts", "pairs")
-_SHARE = 1 << 16  # keys held at a time
+_SHARE, _NUMPY_SHARE = 1 << 16, 1 << 18  # keys held at a time
 
 
 class Repeat(NamedTuple):
@@ -63,26 +65,14 @@ class Spool:
 
     def _doubled(self) -> Iterator[tuple[set[int], int]]:
         """(keys that several rows have, how many rows come too often), share by share."""
-        shares = self.size // _SHARE + 1 if self.keys else 0
-        return (self._doubled_in(share, shares) for share in range(shares))
-
-    def _doubled_in(self, share: int, shares: int) -> tuple[set[int], int]:
-        seen: set[int] = set()
-        doubled: set[int] = set()
-        rows = zeros = 0
-        self.keys.seek(0)
-        while block := self.keys.read(8 * _SHARE):
-            mine = _of_share(_array(block), share, shares)
-            rows += len(mine)
-            fresh = set(mine)
-            if len(fresh) < len(mine) or not seen.isdisjoint(fresh):
-                for key in mine:
-                    (doubled if key in seen else seen).add(key)
-            else:
-                seen |= fresh
-            zeros += mine.count(0) if 0 in fresh else 0
-        doubled.discard(0)
-        return doubled, rows - zeros - len(seen - {0})
+        if self.keys is None:
+            return
+        numpy = import_numpy() if self.size > _SHARE else None
+        held, find = (_SHARE, _repeated) if numpy is None else (_NUMPY_SHARE, partial(_repeated_by_numpy, numpy))
+        shares = (self.size // held).bit_length()  # the highest bits of a key tell its share
+        for share in range(1 << shares):
+            self.keys.seek(0)
+            yield find(iter(lambda: self.keys.read(8 * held), b""), share, 64 - shares)
 
     def _places_of(self, doubled: set[int], tags_differ: bool) -> list[Repeat]:
         firsts: dict[int, tuple[int, int]] = {}
@@ -181,12 +171,30 @@ def _array(stored: bytes) -> array:
     return values
 
 
-def _of_share(keys: array, share: int, shares: int) -> list[int]:
-    if shares == 1:
-        return keys.tolist()
-    try:
-        import numpy
-    except ImportError:
-        return [key for key in keys if key % shares == share]
-    numbers = numpy.frombuffer(keys, dtype=numpy.uint64)
-    return numbers[numbers % shares == share].tolist()
+def _repeated(blocks: Iterator[bytes], share: int, shift: int) -> tuple[set[int], int]:
+    """Of the keys of one share: those that stand there repeatedly, and how often one comes again."""
+    seen: set[int] = set()
+    doubled: set[int] = set()
+    more = 0
+    for block in blocks:
+        for key in _array(block):
+            if key >> shift != share or not key:
+                continue
+            if key in seen:
+                doubled.add(key)
+                more += 1
+            else:
+                seen.add(key)
+    return doubled, more
+
+
+def _repeated_by_numpy(numpy, blocks: Iterator[bytes], share: int, shift: int) -> tuple[set[int], int]:
+    """As `_repeated`."""
+    mine = []
+    for block in blocks:
+        keys = numpy.frombuffer(block, numpy.uint64)
+        mine.append(keys[(keys >> shift == share) & (keys != 0)] if shift < 64 else keys[keys != 0])
+    keys = numpy.concatenate(mine)
+    keys.sort()
+    again = keys[1:][keys[1:] == keys[:-1]]
+    return set(again.tolist()), len(again)

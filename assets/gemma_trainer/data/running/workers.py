@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from gemma_trainer.rows.problems import INTERNAL, Failure
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_AHEAD = 3  # tasks a worker that wait or run at a time: memory stays flat
+_AHEAD = 2  # tasks a worker that wait or run at a time: memory stays flat
 
 
 def usable_cores() -> int:
