@@ -37,8 +37,8 @@ def _batches(trainer, first: int, last: int) -> Iterator[dict]:
         begin = max(first - 1 - epoch * per_epoch, 0) * accumulation
         end = min(last - epoch * per_epoch, per_epoch) * accumulation
         left = skip_first_batches(loader, begin)
-        # As Trainer does: accelerate passes the epoch to one of the two only.
-        for each in (left, getattr(getattr(left, "batch_sampler", None), "batch_sampler", None)):
+        # As Trainer does: accelerate passes the epoch to some of them only.
+        for each in (loader, left, getattr(getattr(left, "batch_sampler", None), "batch_sampler", None)):
             if hasattr(each, "set_epoch"):
                 each.set_epoch(epoch)
         yield from islice(left, end - begin)
