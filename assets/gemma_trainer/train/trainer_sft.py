@@ -62,7 +62,7 @@ def check_parted(model) -> None:
     logits = model.eval()(input_ids=ids, position_ids=positions, use_cache=False).logits[:, PROBED:].float()
     model.train(training)
     difference, scale = float((logits[0] - logits[1]).abs().max()), float(logits.abs().max())
-    if not difference <= 1e-3 * scale:
+    if difference > 1e-3 * scale:
         text = f"rows packed into one sequence see each other in this model (logits differ by {difference:.3g})"
         raise Failure(UNSUPPORTED, "packing-leaks", text, fix="Drop --packing.")
 
