@@ -170,17 +170,19 @@ def test_head_in_slices_against_full_logits():
         plain = Settings(dtype="float32", autocast=False, device="cpu", length=tokens, sliced_head=False)
         assert head(model, plain) / MIB / tokens == pytest.approx(3.1, rel=0.05)
         sliced = replace(plain, sliced_head=True)
-        assert head(model, sliced) < 0.45 * head(model, plain)
+        assert head(model, sliced) < 0.2 * head(model, plain)
     # 4 x 2048 tokens of full logits alone would need 25 GiB.
     assert head(model, replace(plain, micro=4, length=2048)) / GIB == pytest.approx(25, rel=0.05)
 
 
-def test_head_is_bounded_on_a_gpu_and_absent_in_a_reward_model():
+def test_head_is_bounded_and_absent_in_a_reward_model():
     model = text_only("gemma-4-12B")
-    longest = [
-        head(model, Settings(micro=1, length=length)) - 4 * length * model.shape.hidden for length in (4096, 65536)
-    ]
-    assert longest[0] == longest[1] < GIB
+    for device in ("cuda", "cpu"):
+        longest = [
+            head(model, Settings(device=device, length=length)) - 6 * length * model.shape.hidden
+            for length in (4096, 65536)
+        ]
+        assert longest[0] == longest[1] < GIB
     assert head(model, Settings(method="rm")) == 0
 
 
@@ -191,16 +193,14 @@ def test_head_is_bounded_on_a_gpu_and_absent_in_a_reward_model():
     ("mode", "dtype", "micro", "checkpointing", "measured"),
     [
         ("lora", "float32", 4, True, 2394),
-        ("lora", "bfloat16", 4, True, 1771),
         ("lora", "bfloat16", 4, False, 2006),
         ("qlora", "float32", 4, True, 2037),
-        ("lora", "bfloat16", 14, True, 2807),
         ("full", "float32", 4, True, 5673),
     ],
 )
 def test_peak_of_gemma3_270m_on_a_cpu(mode, dtype, micro, checkpointing, measured):
     """Peak resident memory in MiB, 73 tokens a row, of a bare TRL loop with one tokenizer (289 MiB) that did not reopen
-    its result."""
+    its result. TRL's head takes about as much for so few tokens."""
     settings = Settings(mode=mode, dtype=dtype, autocast=dtype == "bfloat16", device="cpu", micro=micro, length=73,
                         checkpointing=checkpointing, accumulates=False)  # fmt: skip
     moments = estimate(text_only("gemma-3-270m"), settings).moments
