@@ -61,7 +61,9 @@ def test_the_second_time_nothing_is_tokenised(tiny, tokenised):
 
 def test_pairs_are_kept_too(tiny, tokenised):
     sets = [
-        encode_pairs(loaded(pair_rows(8)), tiny.renderer, RowTokenizer.from_dir(tiny.path), max_length=99, overlong="drop")
+        encode_pairs(
+            loaded(pair_rows(8)), tiny.renderer, RowTokenizer.from_dir(tiny.path), max_length=99, overlong="drop"
+        )
         for _ in range(2)
     ]
     assert tokenised == [16] and sets[0] == sets[1]
