@@ -52,6 +52,14 @@ def test_a_later_choice_tells_what_the_first_would_have_taken():
     assert all("\n" not in line and line for line in planned("google/gemma-4-26B-A4B-it", "1xH100-80G").why.values())
 
 
+def test_what_logits_take_is_told():
+    found = planned("google/gemma-3-1b-it", "1xA100-80G", length=2048, micro=4, mode="lora")
+    sliced, full = map(float, re.search(r"([\d.]+) GiB instead of ([\d.]+)$", found.why["logits"]).groups())
+    assert sliced < 0.05 * full and full == pytest.approx(24, abs=0.1)
+    assert "Unsloth" in planned("google/gemma-3-1b-it", "1xA100-80G", backend="unsloth").why["logits"]
+    assert "logits" not in planned("google/gemma-3-1b-it", "1xA100-80G", method="rm").why
+
+
 def test_the_micro_batch_grows_with_the_memory_and_divides_the_batch():
     small, large = (planned("google/gemma-4-12B-it", card, length=1024) for card in ("RTX3060", "1xA100-80G"))
     assert small.settings.micro < large.settings.micro == 8  # 8 x 1,024 tokens are enough to keep a GPU busy

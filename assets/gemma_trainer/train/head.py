@@ -1,7 +1,7 @@
 """Log-probabilities of the trained tokens, without the logits of all: those of 2,048 tokens over Gemma's 262,144 words take
 2 GiB, and their gradient as much again.
 
-TRL's head is three times slower on a CPU, where it scores masked tokens too, and that of TRL 1.14 is not for DPO.
+TRL's head is two to three times slower on a CPU, where it scores masked tokens too, and that of TRL 1.14 is not for DPO.
 """
 
 from __future__ import annotations
