@@ -10,11 +10,12 @@ from itertools import islice
 from gemma_trainer import cli
 from gemma_trainer.distill.again import again
 from gemma_trainer.distill.budget import CHARACTERS, Budget
+from gemma_trainer.distill.command import Command
 from gemma_trainer.distill.journal import read_line
 from gemma_trainer.distill.output import Files
 from gemma_trainer.distill.probe import Dialect
 from gemma_trainer.distill.request import Reply, Request
-from gemma_trainer.distill.work import Command, RequestFailed
+from gemma_trainer.distill.work import RequestFailed
 from gemma_trainer.rows.problems import DATA_INVALID, Failure
 
 LOOKED_AT = 200  # items whose first requests give the mean length

@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 
 from gemma_trainer.cli import log, signals
 from gemma_trainer.distill.budget import Budget, BudgetSpent
+from gemma_trainer.distill.command import Command
 from gemma_trainer.distill.journal import Journal, encoded
 from gemma_trainer.distill.output import Files, Growing, reject_row
 from gemma_trainer.distill.request import Reply, Request
-from gemma_trainer.distill.work import Command, Item, Reject, RequestFailed, Result, Results
+from gemma_trainer.distill.work import Item, Reject, RequestFailed, Result, Results
 from gemma_trainer.rows.problems import REMOTE_FAILED, Failure
 
 TOLD = 30.0  # seconds between lines of progress where there is no terminal

@@ -15,6 +15,7 @@ from gemma_trainer.data.reading.sources import data_hash
 from gemma_trainer.distill.advice import nothing_kept, verifier_faults
 from gemma_trainer.distill.again import again
 from gemma_trainer.distill.budget import Budget, BudgetSpent
+from gemma_trainer.distill.command import Command
 from gemma_trainer.distill.compare import Compare
 from gemma_trainer.distill.estimate import make_plan
 from gemma_trainer.distill.flags import check_flags
@@ -26,7 +27,6 @@ from gemma_trainer.distill.respond import Respond
 from gemma_trainer.distill.run import Ended, Loop, Memo, Teacher
 from gemma_trainer.distill.student import fitting
 from gemma_trainer.distill.synthesize import Synthesize
-from gemma_trainer.distill.work import Command
 from gemma_trainer.plan.packages import installed, missing_packages, versions
 from gemma_trainer.rows.problems import DATA_INVALID, OK, REMOTE_FAILED, STOPPED, Failure, Problem, missing
 

@@ -6,17 +6,11 @@ item and the replies, so a restart repeats all work and no request, and an inter
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gemma_trainer.distill.request import Reply, Request
-from gemma_trainer.rows.problems import Problem
-
-if TYPE_CHECKING:
-    from gemma_trainer.distill.criteria import Criteria
 
 Ask = Callable[[Request], Awaitable[Reply]]  # raises RequestFailed when there will be no answer
 
@@ -55,30 +49,3 @@ class Result:
 
 
 Results = Iterator[tuple[Item, Result]]
-
-
-class Command(Protocol):
-    """respond, synthesize or compare. Nothing but the arguments and the files they name shapes it.
-
-    `criteria` are what its answers have to pass, `files` are its inputs, `warnings` what they made it say, `student_args` the flags of a second teacher that it
-    asks too.
-    """
-
-    criteria: Criteria
-    files: list[Path]
-    warnings: list[Problem]
-    student_args: Namespace | None
-
-    def items(self) -> Iterable[Item]: ...
-
-    async def work(self, item: Item, ask: Ask) -> Result:
-        """May let RequestFailed pass: the item then counts as failed and gives nothing."""
-        ...
-
-    def settle(self, results: Results) -> Results:
-        """Judge rows against each other: duplicates, novelty. `results` come in the order of items()."""
-        ...
-
-    def request_count(self) -> int:
-        """How many requests the command makes if no answer has to be asked for again."""
-        ...

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import Model
@@ -14,11 +13,9 @@ from gemma_trainer.data.options import Row
 from gemma_trainer.data.render import Renderer
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import Problem
+from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.rows import EncodedSet
 from gemma_trainer.train.start import Start
-
-if TYPE_CHECKING:
-    from gemma_trainer.train.setup import Prepared
 
 ASSETS = Path(__file__).parents[2]
 HELD_OUT = "eval.jsonl"  # in the run directory

@@ -11,9 +11,9 @@ from gemma_trainer.plan.fit import ways_down, with_micro
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.commands import changed
 from gemma_trainer.rows.problems import UNSUPPORTED, Failure, Problem, is_out_of_memory
+from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.ranks import say
 from gemma_trainer.train.run_dir import RunDirectory, mark_complete, step_of
-from gemma_trainer.train.setup import Prepared
 
 
 def out_of_memory(error: BaseException, prepared: Prepared, run: RunDirectory) -> Failure:

@@ -29,11 +29,12 @@ from gemma_trainer.rows.problems import (
 )
 from gemma_trainer.train.launch import launch, launched, told
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
+from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.ranks import from_first, join, say, show_one_gpu
 from gemma_trainer.train.recover import Recovery, halved, out_of_memory, recovered, shrunk
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory, step_of
-from gemma_trainer.train.setup import Prepared, prepare
+from gemma_trainer.train.setup import prepare
 from gemma_trainer.train.sound import check_bounded, check_finite, check_room
 from gemma_trainer.train.sources import check_apart
 

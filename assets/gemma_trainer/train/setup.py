@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gemma_trainer.data.clean import read_clean
-from gemma_trainer.data.encode import RowTokenizer
 from gemma_trainer.data.model import Model, describe_model, describe_released
 from gemma_trainer.data.reading.sources import data_hash, expand
-from gemma_trainer.data.render import Renderer
 from gemma_trainer.data.split import split_by_prompt
 from gemma_trainer.models.reward import scores
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.answer import doubts
 from gemma_trainer.plan.emulate import emulate
-from gemma_trainer.plan.fit import Fit, Wishes, fit
+from gemma_trainer.plan.fit import Wishes, fit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.processes import check_parallel, choose_processes, find_place, on_each_node, shared_memory
@@ -25,28 +23,13 @@ from gemma_trainer.rows.problems import REMOTE_FAILED, USAGE, Failure, Problem
 from gemma_trainer.train.adapter_fit import check_fit, other_base
 from gemma_trainer.train.method import Method
 from gemma_trainer.train.packing import packed_lengths, packing_facts, why_packing
+from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.rows import EncodedSet, check_trained
 from gemma_trainer.train.start import Start, find_start, reward_model_given
 
 RANK = 16
 FEW_STEPS = 10  # an epoch
 NO_DROPOUT = {"trl": {}, "unsloth": {"dropout": "0: Unsloth's LoRA layers have none"}}  # to `why` of a plan
-
-
-@dataclass
-class Prepared:
-    """What a training script needs: the plan and whether it fits, the rows of both sides, and what renders and encodes
-    more of them."""
-
-    plan: Plan
-    fit: Fit
-    renderer: Renderer
-    tokenizer: RowTokenizer
-    train: EncodedSet
-    held_out: EncodedSet
-    plain_template: str | None  # chat template to save, when the model came without one
-    files: str  # where tokenizer and template lie
-    warnings: list[Problem] = field(default_factory=list)
 
 
 def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
