@@ -39,7 +39,7 @@ def add_arguments(parser):
 
 
 def run(args) -> cli.Outcome:
-    hardware = emulate(args.emulate) if args.emulate else detect()
+    hardware = detect() if args.emulate is None else emulate(args.emulate)
     wishes = answer.wishes_for(hardware, args.method, args.max_length)
     budget = budget_of(hardware) / GIB
     outcome = cli.Outcome({"hardware": hardware.as_dict(), "budget_gib": round(budget, 2)})
@@ -78,10 +78,11 @@ def _about_model(outcome: cli.Outcome, args, hardware: Hardware, wishes: Wishes)
     outcome.warnings += answer.doubts(model, args.max_length)
     if not found.fits:
         outcome.errors.append(misfit(found))
+    launch = cli.command(ASSETS / f"{args.method}_train.py", *answer.arguments(found, hardware, ASSETS, args.model))
     if outcome.errors:
         outcome.exit_code = UNSUPPORTED
+        outcome.next += answer.plans(found, launch, args.emulate) if outcome.result["route"] else []
     else:
-        launch = cli.command(ASSETS / f"{args.method}_train.py", *answer.arguments(found, hardware, ASSETS))
         settings = found.settings
         outcome.next.append(on_each_node(launch, settings.ranks, settings.parallel, hardware) or launch)
     lines = [f"model     {answer.model_text(facts)}", "", answer.table_text(table), ""]

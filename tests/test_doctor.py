@@ -51,6 +51,27 @@ def test_every_form_of_hardware_is_answered(hardware, method):
     assert parallel == ({None, "ddp", "fsdp"} if "x8" in hardware or hardware.startswith("8x") else {None})
 
 
+def test_preferences_are_learned_from_the_adapter_that_is_named(tmp_path):
+    tiny = make_tiny(tmp_path / "model")
+    adapter = tmp_path / "run"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tiny.path)}))
+    for method, start in (("dpo", f"--adapter {adapter}"), ("sft", f"--model {tiny.path}")):
+        (command,) = ask("--model", adapter, "--method", method, "--emulate", "cpu-16G")["next"]
+        assert start in command
+
+
+def test_the_table_shows_the_format_that_is_chosen():
+    result = ask("--model", "google/gemma-4-12B-it", "--emulate", "cpu-13G")["result"]
+    line = next(line for line in result["table"] if line["mode"] == result["fit"]["mode"])
+    assert result["fit"]["fits"] and line["fits"] and line["dtype"] == result["fit"]["dtype"] == "bfloat16"
+    assert "would take" in result["fit"]["why"]["dtype"]
+
+
+def test_no_hardware_is_not_this_hardware():
+    assert run("doctor.py", "--emulate=").code == 2
+
+
 def test_for_several_nodes_the_command_is_that_of_each_node():
     (command,) = ask("--model", "google/gemma-3-4b-it", "--emulate", "2x8xA100-80G")["next"]
     assert command.startswith("accelerate launch --config_file") and "--num_machines 2 --num_processes 16" in command
@@ -61,7 +82,10 @@ def test_what_does_not_fit_is_exit_5_with_three_ways():
     answer = ask("--model", "google/gemma-4-26B-A4B-it", "--emulate", "1xRTX4090-24G", code=5)
     (error,) = answer["errors"]
     assert error["code"] == "does-not-fit" and "--model google/gemma-4-12B-it" in error["fix"]
-    assert len(answer["result"]["fit"]["ways"]) == 3 and answer["next"] == []
+    assert len(answer["result"]["fit"]["ways"]) == 3 and answer["next"]
+    for line in answer["next"]:
+        _, script, *words = shlex.split(line)
+        assert run(script.rsplit("/", 1)[1], *words, "--json").code == 0, line
     assert "experts" in answer["result"]["fit"]["why"]
 
 

@@ -104,12 +104,18 @@ def test_each_part_of_the_key_is_a_miss(tiny, tokenised, tmp_path, monkeypatch):
     assert len(tokenised) == 3 + len(changes)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "foreign", "folder"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "foreign", "another", "folder"])
 def test_a_damaged_file_is_written_anew(damage, tiny, tokenised, cache):
+    encoded(tiny, question_rows(COUNT - 1))
+    (other,) = cache.iterdir()
+    another = other.read_bytes()
+    other.unlink()
+    tokenised.clear()
     good = encoded(tiny)
     (file,) = cache.iterdir()
     content = file.read_bytes()
-    spoilt = {"empty": b"", "cut": content[:-9], "changed": content[:-9] + b"\1" + content[-8:], "foreign": b"x" * 500}
+    changed = content[:-9] + b"\1" + content[-8:]
+    spoilt = {"empty": b"", "cut": content[:-9], "changed": changed, "foreign": b"x" * 500, "another": another}
     if damage == "folder":
         file.unlink()
         file.mkdir()

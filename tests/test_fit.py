@@ -103,6 +103,28 @@ def test_a_way_does_what_it_says():
     assert planned("google/gemma-4-12B-it", card.change.removeprefix("one "), length=65536).fits
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "wishes"),
+    [
+        ("google/gemma-4-26B-A4B-it", "2xRTX4090-24G", {}),
+        ("google/gemma-3-27b-it", "8xRTX4090-24G", {"mode": "full", "length": 8192}),
+        ("google/gemma-4-31B-it", "2x8xT4", {"method": "dpo"}),
+        ("google/gemma-4-E4B-it", "RTX4080-16G", {"micro": 16, "length": 8192}),
+        ("google/gemma-4-12B-it", "cpu-8G", {"micro": 4}),
+    ],
+)
+def test_models_and_cards_that_are_named_fit(model, hardware, wishes):
+    """A card alone, and a smaller model with the batch that is asked for."""
+    devices = emulate(hardware).devices
+    found = planned(model, hardware, devices, **wishes)
+    named = [way.change for way in found.ways if way.change.startswith(("one ", "--model "))]
+    assert not found.fits and named
+    for change in named:
+        kind, name = change.split(" ", 1)
+        other = planned(model, name, **wishes) if kind == "one" else planned(name, hardware, devices, **wishes)
+        assert other.fits, change
+
+
 def test_a_run_that_does_not_fit_is_refused_with_the_ways():
     model = size_of("google/gemma-4-26B-A4B-it")
     with pytest.raises(Failure) as caught:

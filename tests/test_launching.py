@@ -126,7 +126,7 @@ def test_a_plan_for_several_nodes_says_what_each_runs(place):
 
 
 def test_weights_are_split_where_no_copy_fits(place):
-    words = ("--model", "google/gemma-4-31B-it", "--emulate", "8xA100-80G", "--mode", "full")
+    words = ("--model", "google/gemma-4-31B-it", "--emulate", "8xH200-141G", "--mode", "full")
     made = plan(place, *words)["result"]["plan"]
     assert (made["processes"], made["parallel"]) == (8, "fsdp") and "whole copy" in made["why"]["parallel"]
     small = plan(place, "--model", "google/gemma-3-1b-it", "--emulate", "8xA100-80G", "--parallel", "fsdp")

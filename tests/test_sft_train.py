@@ -293,6 +293,17 @@ def test_a_full_disk_ends_the_run_resumable(tmp_path, monkeypatch):
     assert failure.exit_code == 6 and failure.problem.code == "disk-full"
 
 
+def test_who_loses_a_peer_says_so(tmp_path, monkeypatch):
+    from gemma_trainer.train import run as training
+
+    lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:52364.")
+    assert training.as_failure(lost, tmp_path).problem.code == "internal"  # in one process
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    failure = training.as_failure(lost, tmp_path)
+    assert (failure.problem.code, failure.exit_code) == ("process-lost", 1)  # 6 with a checkpoint
+
+
 def test_rows_with_pictures_are_refused_in_plain_words(place, tmp_path):
     (tmp_path / "dot.png").write_bytes((CASES / "media" / "dot.png").read_bytes())
     content = [{"type": "image", "path": "dot.png"}, {"type": "text", "text": "What is it?"}]

@@ -48,8 +48,9 @@ def read_run(folder: str | Path) -> dict | None:
 
 
 def cache_root() -> Path:
-    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "gemma-trainer"
-    return Path(os.environ.get("GEMMA_TRAINER_CACHE", default))
+    """A variable that is set to nothing counts as not set."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gemma-trainer"
+    return Path(os.environ.get("GEMMA_TRAINER_CACHE") or default).expanduser()
 
 
 def unpack_gguf(path: Path) -> Path:

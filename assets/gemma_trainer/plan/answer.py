@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.fit import Fit, Wishes, budget_of, longest, settings_for
 from gemma_trainer.plan.hardware import Hardware
-from gemma_trainer.plan.memory import GIB, estimate
-from gemma_trainer.plan.size import ModelSize, released
+from gemma_trainer.plan.memory import GIB, Settings, estimate
+from gemma_trainer.plan.size import ModelSize, is_adapter, released
+from gemma_trainer.rows.commands import changed
 from gemma_trainer.rows.problems import Problem
 
 TABLE_MODES = {
@@ -36,7 +38,7 @@ def modes_table(model: ModelSize, hardware: Hardware, wishes: Wishes) -> list[di
     """One line for each mode and way to use the devices, one row a pass: GiB by part, whether it fits, how long a text may be."""
     budget, lines = budget_of(hardware), []
     for mode in TABLE_MODES[hardware.kind]:
-        one = settings_for(model, hardware, wishes, mode)
+        one = _preferred(model, hardware, wishes, mode)
         for settings in [one, *one.on(hardware.devices)]:
             memory = estimate(model, settings)
             lines.append({
@@ -49,6 +51,14 @@ def modes_table(model: ModelSize, hardware: Hardware, wishes: Wishes) -> list[di
                 "longest": longest(model, settings, budget),
             })  # fmt: skip
     return lines
+
+
+def _preferred(model: ModelSize, hardware: Hardware, wishes: Wishes, mode: str) -> Settings:
+    """In the number format that is chosen: on a CPU the smaller one where the other does not fit."""
+    one = settings_for(model, hardware, wishes, mode)
+    if hardware.kind != "cpu" or mode == "full" or estimate(model, one).total <= budget_of(hardware):
+        return one
+    return settings_for(model, hardware, wishes, mode, "bfloat16")
 
 
 def largest(hardware: Hardware, wishes: Wishes) -> dict[str, dict | None]:
@@ -81,14 +91,24 @@ def route(found: Fit | None, hardware: Hardware, method: str) -> dict:
     return {"backend": backend, "mode": mode, "dtype": dtype, "why": why}
 
 
-def arguments(found: Fit, hardware: Hardware, assets: Path) -> list[object]:
-    """The flags of the training script that make it do what was planned, on the packaged example's rows."""
+def arguments(found: Fit, hardware: Hardware, assets: Path, asked: str) -> list[object]:
+    """The flags of the training script that make it do what was planned, on the packaged example's rows. `asked` is what
+    the user named, an adapter perhaps: preferences are learned from there, all else from its base."""
     settings = found.settings
+    goes_on = settings.method == "dpo" and is_adapter(asked)
     rows = os.path.relpath(assets / "examples" / EXAMPLES[settings.method] / "train.jsonl")
-    words = ["--model", found.model.name, "--data", rows, "--mode", settings.mode]
+    start = ("--adapter", asked) if goes_on else ("--model", found.model.name)
+    words = [*start, "--data", rows, "--mode", settings.mode]
     if settings.dtype != planning.choose_dtype(None, settings.mode, hardware)[0]:
         words += ["--dtype", settings.dtype]
     return [*words, "--max-length", settings.length, "--micro-batch-size", settings.micro]
+
+
+def plans(found: Fit, launch: str, emulated: str | None) -> list[str]:
+    """Commands that plan the run of `launch` in each of the ways to fit that are flags."""
+    again = ["--plan", *(["--emulate", emulated] if emulated else [])]
+    changes = [way.change.split() for way in found.ways if way.change.startswith("--")]
+    return [shlex.join([*changed(launch, change), *again]) for change in changes]
 
 
 def doubts(model: ModelSize, length: int) -> list[Problem]:

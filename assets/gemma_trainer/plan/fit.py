@@ -226,10 +226,12 @@ def _reasons(
 ) -> dict[str, str]:
     """A line for each choice."""
     _, mode = planning.choose_mode(wishes.mode, hardware)
-    _, dtype = planning.choose_dtype(wishes.dtype, settings.mode, hardware)
-    if (settings.mode, settings.dtype) != (first.mode, first.dtype):
-        need = f"{first.mode} in {first.dtype} would take {_total(model, first) / GIB:.1f} GiB"
-        mode, dtype = (need, dtype) if settings.mode != first.mode else (mode, need)
+    preferred, dtype = planning.choose_dtype(wishes.dtype, settings.mode, hardware)
+    if settings.mode != first.mode:
+        mode = f"{first.mode} in {first.dtype} would take {_total(model, first) / GIB:.1f} GiB"
+    if settings.dtype != preferred:
+        plain = _on_devices(settings, settings_for(model, hardware, wishes, settings.mode))
+        dtype = f"{settings.mode} in {preferred} would take {_total(model, plain) / GIB:.1f} GiB"
     return {
         "mode": mode,
         "dtype": dtype,
@@ -269,7 +271,8 @@ def _why_checkpointing(model: ModelSize, settings: Settings) -> str:
 def _why_logits(model: ModelSize, settings: Settings) -> str:
     if settings.backend == "unsloth":
         return "never of all tokens at once: Unsloth's own head"
-    sliced, full = (head(model, replace(settings, sliced_head=each)) / GIB for each in (True, False))
+    logits = replace(settings, mode="lora")  # without the gradient of a trained head
+    sliced, full = (head(model, replace(logits, sliced_head=each)) / GIB for each in (True, False))
     return f"of trained tokens alone, some at a time: {sliced:.1f} GiB instead of {full:.1f}"
 
 
@@ -375,13 +378,14 @@ def _smaller_models(found: Fit) -> Iterator[Way]:
     family = found.model.checkpoint.family.split("-")[0]
     for checkpoint in sorted(CHECKPOINTS, key=lambda c: (c.family.split("-")[0] != family, -c.shape.parameters)):
         model = released(checkpoint)
-        total = _total(model, replace(found.settings, micro=1))
+        total = _total(model, replace(found.settings, micro=found.wishes.micro or 1))
         if checkpoint.shape.parameters < found.model.shape.parameters and total <= found.budget:
             yield Way(f"--model {model.name}", "a smaller model", total / GIB)
 
 
 def _larger_device(found: Fit) -> Way | None:
-    total, kind = found.estimate.total / GIB, found.settings.device
+    alone = _total(found.model, replace(found.settings, ranks=1, parallel="ddp"))
+    total, kind = alone / GIB, found.settings.device
     need = total / USABLE[kind]
     if kind == "cuda":
         card = smallest_card(need)

@@ -50,13 +50,17 @@ def size_of(reference: str, config: dict | None = None) -> ModelSize:
     raise _unknown(reference)
 
 
+def is_adapter(reference: str | Path) -> bool:
+    return (Path(reference).expanduser() / "adapter_config.json").is_file()
+
+
 def released(checkpoint: Checkpoint, name: str | None = None) -> ModelSize:
     tokenizer = TOKEN_BYTES * checkpoint.shape.vocabulary
     return ModelSize(name or checkpoint.ids[0], checkpoint.shape, checkpoint.encoders, checkpoint, tokenizer)
 
 
 def _of_folder(path: Path, config: dict | None) -> ModelSize:
-    if (path / "adapter_config.json").is_file():
+    if is_adapter(path):
         return size_of(adapter_base(path))
     if not config:
         try:

@@ -73,7 +73,7 @@ def _write(path: Path, rows: list[Encoded]) -> None:
     body = numbers.tobytes() + b"".join(bytes(row.mask) for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(_check(body) + body)
+    part.write_bytes(_check(path, body) + body)
     part.replace(path)
 
 
@@ -85,7 +85,7 @@ def _read(path: Path, count: int) -> list[Encoded] | None:
     except OSError:
         return None
     check, body = content[:CHECK], content[CHECK:]
-    if check != _check(body):
+    if check != _check(path, body):
         return None
     lengths = array("i", body[: 4 * count])
     ends = list(accumulate(lengths, initial=0))
@@ -94,8 +94,9 @@ def _read(path: Path, count: int) -> list[Encoded] | None:
     return [Encoded(ids[start:end].tolist(), list(mask[start:end])) for start, end in pairwise(ends)]
 
 
-def _check(body: bytes) -> bytes:
-    return blake2b(body, digest_size=CHECK).digest()
+def _check(path: Path, body: bytes) -> bytes:
+    """Of the name too: a file that was copied over another holds other rows."""
+    return blake2b(body, key=path.name.encode(), digest_size=CHECK).digest()
 
 
 def _prune(folder: Path) -> None:

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from gemma_trainer.cli import STOPS
 from gemma_trainer.plan.processes import is_first
 from gemma_trainer.rows.problems import INTERNAL, Failure
-from gemma_trainer.train.ranks import gathered, largest, say
+from gemma_trainer.train.ranks import STOPPING, gathered, largest, say
 from gemma_trainer.train.run_dir import RunDirectory, mark_complete, size_of, step_of
 
 EPOCH_END = 1e-6  # share of an epoch
@@ -103,6 +103,7 @@ class StopOnSignal(TrainerCallback):
                 os.kill(os.getpid(), number)
             return
         self.received, self._since = number, time.monotonic()
+        STOPPING.set()
         say("stopping after this step; the checkpoint will be resumable")
 
     def on_step_end(self, args, state, control, **kwargs):

@@ -64,6 +64,4 @@ def why_packing(packing: bool, rows: int, facts: dict, step: int) -> str:
     if not packing:
         return f"not asked for: about {unpacked} of a pass is padding; {made}, with {packed}"
     each = rows / facts["sequences"]
-    return (
-        f"asked for: {made}, a step takes {step}, about {step * each:.0f} rows; {packed} padding instead of {unpacked}"
-    )
+    return f"asked for: {made}, a step takes {step}, about {min(step * each, rows):.0f} rows; {packed} padding instead of {unpacked}"

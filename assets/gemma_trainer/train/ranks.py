@@ -17,6 +17,8 @@ from gemma_trainer.rows.problems import USAGE, Failure
 # All processes must have resolved these parts of the plan alike, each from the files that it sees.
 SHARED = ("model", "mode", "dtype", "template_hash", "effective_batch_size", "micro_batch_size", "steps", "parallel")
 
+STOPPING = threading.Event()  # a signal has come, and this process ends after its step
+
 T = TypeVar("T")
 
 
@@ -109,6 +111,7 @@ def stop_with_launcher() -> None:
     def watch() -> None:
         while os.getppid() == launcher:
             time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not STOPPING.is_set():  # a second signal would end it at once
+            os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

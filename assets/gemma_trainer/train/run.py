@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import time
@@ -12,16 +11,16 @@ from pathlib import Path
 
 from gemma_trainer.cli import Outcome, command
 from gemma_trainer.models.resolve import resolve_model
+from gemma_trainer.plan.answer import plans
 from gemma_trainer.plan.fit import misfit, require_fit
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, refused_versions, versions
 from gemma_trainer.plan.processes import find_place, is_first
-from gemma_trainer.rows.commands import changed, without
+from gemma_trainer.rows.commands import without
 from gemma_trainer.rows.problems import (
     INTERNAL,
     STOPPED,
     UNSUPPORTED,
-    USAGE,
     Failure,
     is_disk_full,
     is_out_of_memory,
@@ -39,6 +38,7 @@ from gemma_trainer.train.sound import check_bounded, check_finite, check_room
 from gemma_trainer.train.sources import check_apart
 
 DISK_FULL = 2**20  # bytes left
+PEER_LOST = ("onnection closed by peer", "onnection reset by peer", "remote process exited")  # words of gloo and NCCL
 
 
 def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
@@ -101,9 +101,6 @@ def _begin(run: RunDirectory, args: Namespace, record: dict) -> Path | None:
 
 def _launched(method: Method, prepared: Prepared, args: Namespace, argv: list[str], run: RunDirectory, record: dict):
     """The outcome of the processes that train, started once everything is known to be in order."""
-    if "-" in [*args.data, *(args.eval_data or [])]:
-        text = "several processes cannot read the same rows from stdin"
-        raise Failure(USAGE, "usage", text, fix="Write the rows to a file.")
     _begin(run, args, record)
     run.release()
     words = [*argv, *(["--resume", "auto"] if args.resume == "never" else [])]  # the directory is begun now
@@ -143,9 +140,7 @@ def planned(prepared: Prepared, emulated: str | None, refusal: Failure | None) -
         summary=plan.summary(),
     )
     if not found.fits:
-        again = ["--plan", *(["--emulate", emulated] if emulated else [])]
-        changes = [way.change.split() for way in found.ways if way.change.startswith("--")]
-        outcome.next = [shlex.join([*changed(plan.launch, change), *again]) for change in changes]
+        outcome.next = plans(found, plan.launch, emulated)
         outcome.errors, outcome.exit_code = [misfit(found)], UNSUPPORTED
     elif refusal:
         outcome.next, outcome.errors, outcome.exit_code = [], [refusal.problem], refusal.exit_code
@@ -159,6 +154,10 @@ def as_failure(error: BaseException, path: Path) -> Failure:
     if isinstance(error, KeyboardInterrupt):
         return Failure(STOPPED, "interrupted", "stopped by a signal", fix="Run the same command again.")
     text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    if find_place() and any(sign in text for sign in PEER_LOST):
+        fix = "Run the same command again; the message of the process that ended first tells why it did."
+        code = STOPPED if RunDirectory(path).newest_checkpoint() else INTERNAL
+        return Failure(code, "process-lost", "another process of the run ended", fix=fix)
     if is_disk_full(error) or shutil.disk_usage(path).free < DISK_FULL:
         return Failure(STOPPED, "disk-full", f"the disk of {path} is full ({text})")
     return Failure(INTERNAL, "internal", text)

@@ -45,6 +45,9 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     place, wish = find_place(), None if args.processes == "auto" else args.processes
     processes, why_processes = choose_processes(wish, args.effective_batch_size, hardware, place)
     parallel = check_parallel(args.parallel, processes, hardware, place)
+    if processes > 1 and "-" in [*args.data, *(args.eval_data or [])]:
+        text = "several processes cannot read the same rows from stdin"
+        raise Failure(USAGE, "usage", text, fix="Write the rows to a file.")
 
     start = find_start(args.model, adapter)
     described, warnings = _describe(args, start.files)
@@ -141,12 +144,12 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
 
 def machine(args: Namespace) -> Hardware:
     """The hardware that is here, or the emulated one of a plan. Raises Failure (exit 2) for a run on the latter."""
-    if args.emulate and not args.plan:
+    if args.emulate is not None and not args.plan:
         text = "--emulate is for hardware that is not here, where nothing can be trained"
         raise Failure(USAGE, "usage", text, fix="Add --plan, or drop --emulate.")
     if args.demo and (find_place() or args.processes not in ("auto", 1)):
         raise Failure(USAGE, "usage", "--demo trains in one process", fix="Drop --processes and the launcher.")
-    return emulate(args.emulate) if args.emulate else detect()
+    return detect() if args.emulate is None else emulate(args.emulate)
 
 
 def _describe(args: Namespace, reference: str) -> tuple[Model, list[Problem]]:

@@ -19,7 +19,7 @@ from gemma_trainer.evaluate.preferences import Preferences, measure_preferences,
 from gemma_trainer.models.load import check_trainable
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.train.batches import LENGTH, MeanOfPairsMixin
-from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.engine_trl import lora_config, prepare_model, report, settings, silenced
 from gemma_trainer.train.head import IGNORED, add_head
 from gemma_trainer.train.pairs import SIDES, EncodedPair
 from gemma_trainer.train.sharded import outer_whole
@@ -121,10 +121,7 @@ class PreferenceTrainer(MeanOfPairsMixin, DPOTrainer):
         with self.compute_loss_context_manager(), outer_whole(self.model):
             measured = measure_preferences(self.model, self.reference, self.held_out())
         summary = {"loss": float(measured.loss(**self.loss_of)), **measured.summary(self.objective["beta"])}
-        metrics = {f"eval_{name}": value for name, value in summary.items()}
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return report(self, summary)
 
 
 class AnswerTrainer(PreferenceTrainer, AnswerLoss):

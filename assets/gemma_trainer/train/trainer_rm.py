@@ -15,7 +15,7 @@ from gemma_trainer.models.reward import HEAD, keep_float
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import USAGE, Failure
 from gemma_trainer.train.batches import LENGTH, MeanOfPairsMixin
-from gemma_trainer.train.engine_trl import lora_config, prepare_model, settings, silenced
+from gemma_trainer.train.engine_trl import lora_config, prepare_model, report, settings, silenced
 from gemma_trainer.train.pairs import EncodedPair
 
 
@@ -98,10 +98,7 @@ class ResumableTrainer(MeanOfPairsMixin, RewardTrainer):
         scores = score_pairs(self.model, self.held_out, self.args.per_device_eval_batch_size)
         margins = [pair.margin or 0.0 for pair in self.held_out]
         measured = measure_rewards(scores, margins, self.args.center_rewards_coefficient or 0.0)
-        metrics = {f"eval_{key}": value for key, value in measured.items()}
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return report(self, measured)
 
 
 def build_trainer(

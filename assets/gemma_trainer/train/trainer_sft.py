@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -13,8 +13,8 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from gemma_trainer.data.encode import Encoded
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.problems import UNSUPPORTED, Failure
-from gemma_trainer.train.batches import LENGTH
-from gemma_trainer.train.engine_trl import ResumableMixin, prepare_model, settings, silenced
+from gemma_trainer.train.batches import LENGTH, SharedRowsMixin
+from gemma_trainer.train.engine_trl import prepare_model, report, settings, silenced
 from gemma_trainer.train.head import IGNORED, add_head
 from gemma_trainer.train.packing import pack
 
@@ -92,29 +92,40 @@ class TokenLoss(SFTTrainer):
         self._metrics[mode]["mean_token_accuracy"].append(right / max(trained, 1))
         return (loss, scores) if return_outputs else loss
 
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad(), self.compute_loss_context_manager():
-            return self.compute_loss(model, inputs), None, None
+
+class HeldOutMixin(SharedRowsMixin):
+    """The held-out loss is the mean over all trained tokens, however rows are cut into batches and shared by processes; the
+    library's is the mean of the means of batches. Nothing random is drawn for it, so a resumed run goes on as an
+    undisturbed one."""
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        self.model.eval()
+        with torch.no_grad(), torch.random.fork_rng(), self.compute_loss_context_manager():
+            sums = torch.tensor([self._sums(batch, first) for batch, first in self._held_out()]).sum(0)
+        total, tokens = self.accelerator.reduce(sums.to(self.args.device), "sum").tolist()
+        return report(self, {"loss": total / tokens})
+
+    def _held_out(self) -> Iterator[tuple[dict, bool]]:
+        """(batch of this process, whether its rows come for the first time: some fill the last round of all processes)."""
+        loader, processes, rank = self.get_eval_dataloader(), self.args.world_size, self.args.process_index
+        left = len(self.eval_dataset) % (processes * self.args.per_device_eval_batch_size)
+        for at, batch in enumerate(loader, start=1):
+            yield self._prepare_inputs(batch), at < len(loader) or not 0 < left <= rank
+
+    def _sums(self, batch: dict, first: bool) -> tuple[float, float]:
+        """(sum of the losses of trained tokens, their number)."""
+        tokens = int((batch["labels"][:, 1:] != IGNORED).sum())
+        scale = torch.tensor(tokens * self.args.world_size, device=self.args.device)
+        loss = float(self.compute_loss(self.model, batch, num_items_in_batch=scale))
+        return (loss * tokens, float(tokens)) if first else (0.0, 0.0)
 
 
-class ResumableTrainer(ResumableMixin, SFTTrainer):
-    """Its held-out loss is the mean over all trained tokens, however rows are cut into batches; the library's is the mean
-    of the means of batches."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.held_out_tokens = sum(label != IGNORED for row in (self.eval_dataset or ()) for label in row["labels"][1:])
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        if not model.training and self.held_out_tokens:  # the loop weighs a batch by its rows
-            per_row = self.held_out_tokens / len(self.eval_dataset)
-            num_items_in_batch = torch.tensor(per_row * len(inputs["labels"]) * self.args.world_size)
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+class HostedTrainer(HeldOutMixin, SFTTrainer):
+    """With the head that the model brings."""
 
 
-class TokenTrainer(ResumableTrainer, TokenLoss):
-    pass
+class TokenTrainer(HeldOutMixin, TokenLoss):
+    """With the head of head.py."""
 
 
 def build_trainer(
@@ -128,7 +139,7 @@ def build_trainer(
     model = prepare_model(model, plan)
     if plan.packing and plan.parallel != "fsdp":  # a model that is to be split is not on its devices yet
         check_parted(model)
-    trainer = (TokenTrainer if own_head else ResumableTrainer)(
+    trainer = (TokenTrainer if own_head else HostedTrainer)(
         model=model,
         args=training_config(plan, output_dir, report_to, bool(held_out)),
         train_dataset=as_packed_dataset(train, plan.max_length) if plan.packing else as_dataset(train),
