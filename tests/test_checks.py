@@ -63,6 +63,7 @@ def system(content: str) -> dict:
         ("gemma4", chat(user("a"), assistant("b", train=False), user("c"), assistant("d", training=True)), {"train-flag"}),
         ("gemma4", chat(user("a"), assistant("b", loss=False)), {"train-flag", "no-trained-token"}),
         ("gemma4", chat(user("a"), assistant("\u200b\ufeff ")), {"answer-empty"}),
+        ("gemma4", chat(user("a"), assistant("\0 \0")), {"answer-empty", "nul-character"}),
         ("gemma4", chat(user("\u2060"), assistant("\u200da")), {"prompt-empty"}),
         ("gemma4", chat(user("a"), assistant("NULL")), {"blank-as-word"}),
         ("gemma4", chat(user("caf\ufffd"), assistant("b")), {"replacement-character"}),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# Characters that print nothing, beside white space: zero-width ones, soft hyphen, word joiner, byte order mark.
-UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+# Characters that print nothing, beside white space: NUL, zero-width ones, soft hyphen, word joiner, byte order mark.
+UNSEEN = "\0\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _SEEN = re.compile(rf"[^\s{UNSEEN}]")
 # What exporters write for a missing value.
 BLANK_WORDS = frozenset({"nan", "NaN", "NaT", "None", "<NA>", "#N/A", "NULL"})
