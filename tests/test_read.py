@@ -452,3 +452,15 @@ def test_hidden_files_and_empty_names_are_no_data(tmp_path):
     assert [file.relative_to(tmp_path).as_posix() for file in expand([str(tmp_path)])] == ["a.jsonl", "sub/b.jsonl"]
     with pytest.raises(Failure):
         expand([""])
+
+
+def test_pipes_are_refused_and_stdin_is_named(tmp_path):
+    import os
+
+    from gemma_trainer.data.reading.sources import expand
+    from gemma_trainer.rows.problems import Failure
+
+    os.mkfifo(tmp_path / "rows")
+    with pytest.raises(Failure) as caught:
+        expand([str(tmp_path / "rows")])
+    assert caught.value.exit_code == 2 and "`-`" in caught.value.problem.fix

@@ -37,8 +37,11 @@ def expand(names: Iterable[str]) -> list[Path]:
             files.append(_spooled_stdin())
         elif path.is_dir():
             files.extend(_files_below(path))
-        elif path.exists():
+        elif path.is_file():
             files.append(path)
+        elif path.exists():
+            text = f"{name} is a pipe or a device, which cannot be read twice"
+            raise Failure(USAGE, "file-not-found", text, file=name, fix="Pipe rows to `-`, or write them to a file.")
         elif any(mark in name for mark in "*?["):
             found = sorted(Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file())  # noqa: PTH207
             if not found:
