@@ -44,7 +44,7 @@ def train(tiny, folder, micro=8, rows=None, first=1, resume=None, training=True,
     """(trainer, run) of a run over 28 rows, whose epochs end with 4; with a Recovery where memory runs out."""
     run = RunDirectory(folder)
     if resume is None:
-        run.start({"plan": {}})
+        run.start({"command": "sft_train.py", "arguments": {}, "plan": {}})
     changes = {"mode": "lora", "steps": 7, "save_steps": 3, "learning_rate": 0.01} | changes
     plan = make_plan(tiny.path, micro_batch_size=micro, accumulation_steps=8 // micro, **changes)
     encoded = tiny.encode(question_rows(28))
@@ -270,7 +270,7 @@ def test_a_resumed_run_keeps_the_rows_that_fit(words, micro, place, tmp_path):
     planned = script(place, tmp_path / "run", "--plan").json["result"]["plan"]
     (tmp_path / "run").mkdir()
     event = {"event": "out-of-memory", "passes": "training", "step": 3, "from": 4, "to": 2}
-    record = {"command": "sft_train.py", "plan": planned, "status": "stopped", "started": "", "events": [event]}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    record = {"command": "sft_train.py", "arguments": {}, "plan": planned, "status": "stopped", "started": ""}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**record, "events": [event]}))
     plan = script(place, tmp_path / "run", "--plan", *words).json["result"]["plan"]
     assert (plan["micro_batch_size"], plan["accumulation_steps"]) == (micro, 8 // micro)

@@ -42,9 +42,10 @@ def is_local(reference: str) -> bool:
 def read_run(folder: str | Path) -> dict | None:
     """run.json of a run directory, None where there is no readable one."""
     try:
-        return json.loads((Path(folder) / "run.json").read_text("utf-8"))
+        record = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
+    return record if isinstance(record, dict) else None
 
 
 def cache_root() -> Path:

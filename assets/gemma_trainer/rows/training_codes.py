@@ -153,6 +153,16 @@ TRAINING: Entries = {
         "What was saved does not behave like what was trained.",
         "Keep the run directory and report it.",
     ),
+    "run-damaged": (
+        ERROR,
+        "run.json of a run directory is damaged or missing, or --overwrite was stopped while it removed the run.",
+        "Pass --overwrite to begin anew, or go on from a whole checkpoint in another --output-dir.",
+    ),
+    "metrics-incomplete": (
+        WARNING,
+        "Lines of metrics.jsonl are damaged or missing; the curve and the measures of the run lack them.",
+        "Nothing needs to be done: the training itself is not touched by it.",
+    ),
     "run-in-use": (
         ERROR,
         "Another process is writing to the run directory.",

@@ -132,8 +132,8 @@ def _record(output: Path, before: dict, after: dict) -> None:
     record = run.read()
     record["metrics"] |= {"before": before["seen"], "after": after["seen"]}
     record["metrics"]["unseen_tables"] = {"before": before["unseen"], "after": after["unseen"]}
-    write_json(run.run_file, record)
     write_card(output / "README.md", record, loading_code(full=True), SupervisedTuning.labels)
+    write_json(run.run_file, record)
 
 
 def _summary(output: Path, held_out: dict, before: dict, after: dict) -> str:

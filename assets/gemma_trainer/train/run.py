@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -69,27 +70,45 @@ def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
         return planned(prepared, args.emulate, refusal)
     require_fit(prepared.fit)
     require_training_packages(plan.mode, args.report_to)
-    if plan.processes > 1 and find_place() is None:
-        return _launched(method, prepared, args, argv, run, record)
-    join(plan)
-    checkpoint = from_first(lambda: _begin(run, args, record))
-    say(plan.summary())
-    say(masked_sample(prepared.train, colour=sys.stderr.isatty()))
-    if prepared.held_out.sources and is_first():
-        write_rows(prepared.held_out.sources, run.path / HELD_OUT)
     try:
+        if plan.processes > 1 and find_place() is None:
+            return _launched(method, prepared, args, argv, run, record)
+        join(plan)
+        checkpoint = from_first(lambda: _begin(run, args, record))
+        say(plan.summary())
+        say(masked_sample(prepared.train, colour=sys.stderr.isatty()))
+        if prepared.held_out.sources and is_first():
+            write_rows(prepared.held_out.sources, run.path / HELD_OUT)
         return train(method, prepared, args, run, checkpoint)
     except (Exception, KeyboardInterrupt) as error:
-        failure = out_of_memory(error, prepared, run) if is_out_of_memory(error) else as_failure(error, run.path)
-        if is_first():
-            run.drop_incomplete_checkpoints()  # where a disk is full, they are what fills it
-            run.fail(failure)
+        failure = _ending(error, prepared, run)
+        if is_first() and run.record:  # it is ours
+            _leave(run, failure)
         if is_first() and failure.exit_code == STOPPED:
             failure.result = run.ended()
             failure.next = failure.next or [command(ASSETS / method.script, *argv)]
         if failure is error:
             raise
         raise failure from error
+
+
+def _ending(error: BaseException, prepared: Prepared, run: RunDirectory) -> Failure:
+    if run.record and not run.run_file.is_file():
+        text = f"{run.path}, or run.json in it, was deleted while the run wrote to it; nothing more was saved"
+        return Failure(
+            INTERNAL, "io-failed", text, fix="Run the same command again; without the directory it begins anew."
+        )
+    return out_of_memory(error, prepared, run) if is_out_of_memory(error) else as_failure(error, run.path)
+
+
+def _leave(run: RunDirectory, failure: Failure) -> None:
+    """Say in run.json how the run ended. Where a disk is full, half a checkpoint may be what fills it."""
+    if not run.run_file.is_file():  # somebody removed it
+        return
+    with contextlib.suppress(OSError):
+        run.drop_incomplete_checkpoints()
+    run.reread()
+    run.fail(failure)
 
 
 def _begin(run: RunDirectory, args: Namespace, record: dict) -> Path | None:
@@ -158,7 +177,7 @@ def as_failure(error: BaseException, path: Path) -> Failure:
         fix = "Run the same command again; the message of the process that ended first tells why it did."
         code = STOPPED if RunDirectory(path).newest_checkpoint() else INTERNAL
         return Failure(code, "process-lost", "another process of the run ended", fix=fix)
-    if is_disk_full(error) or shutil.disk_usage(path).free < DISK_FULL:
+    if is_disk_full(error) or (path.is_dir() and shutil.disk_usage(path).free < DISK_FULL):
         return Failure(STOPPED, "disk-full", f"the disk of {path} is full ({text})")
     return Failure(INTERNAL, "internal", text)
 
@@ -211,7 +230,7 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)
     trainer = method.build_trainer(model, tokenizer, prepared, run.checkpoints, args.report_to, callbacks)
     recovery = Recovery(trainer, plan, run) if args.auto_recover and plan.processes == 1 else None
-    before = from_first(lambda: _rewound(run, checkpoint))
+    before = from_first(lambda: _rewound(run, checkpoint, trainer.args.logging_steps))
     if before is None and plan.parallel == "fsdp":
         before = dict.fromkeys(method.measures)  # it is split when training begins, and no process holds all of it
     elif before is None:
@@ -230,7 +249,7 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     early = broken or _failure(lambda: _check_finished(trainer, prepared, (finite, bounded, room), signals, run))
     after = weights = None
     if early is None:
-        after = from_first(lambda: method.measured(run.metrics()[-1], plan.steps)) or method.measure(trainer)
+        after = from_first(lambda: method.measured((run.metrics() or [{}])[-1], plan.steps)) or method.measure(trainer)
         early = _failure(lambda: check_finite(finite, trainer, prepared.train, plan, run))
     if early is None and plan.parallel == "fsdp":
         weights = whole_weights(trainer)
@@ -251,9 +270,11 @@ def run_loop(trainer, checkpoint: Path | None, steps: int) -> None:
     trainer.state.global_step = step_of(checkpoint)
 
 
-def _rewound(run: RunDirectory, checkpoint: Path | None) -> dict | None:
+def _rewound(run: RunDirectory, checkpoint: Path | None, every: int) -> dict | None:
     """Without what came after the checkpoint; what was measured before training, None where it is still to do."""
-    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1)
+    run.rewind_metrics(step_of(checkpoint) if checkpoint else -1, every)
+    for warning in run.warnings:
+        say(f"warning: {warning}")
     run.drop_incomplete_checkpoints()
     return run.metrics_so_far.get("before") if checkpoint else None
 
@@ -292,11 +313,11 @@ def _finish(
     lines = run.metrics()
     title = f"{run.path.name}: {plan.family} {plan.method}, {plan.mode}"
     draw_curves(lines, run.path / "loss.png", title, method.panels)
+    write_card(run.path / "README.md", {**run.record, "metrics": metrics}, method.loading_code(plan), method.labels)
     run.update(status="done", metrics=metrics, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-    write_card(run.path / "README.md", run.record, method.loading_code(plan), method.labels)
     return Outcome(
         result={"run": str(run.path), "status": "done", "metrics": metrics, "plan": plan.as_dict()},
-        warnings=[*prepared.warnings, *recovered(run), *method.findings(plan, lines)],
+        warnings=[*prepared.warnings, *run.warnings, *recovered(run), *method.findings(plan, lines)],
         next=method.next_commands(run.path, plan),
         summary=f"{run.path}: done in {metrics['seconds']:.0f} s, {method.summary(metrics)}",
     )

@@ -20,11 +20,19 @@ import time
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
-from gemma_trainer.models.resolve import read_run
-from gemma_trainer.rows.problems import STOPPED, USAGE, Failure
+from gemma_trainer.rows.problems import STOPPED, USAGE, Failure, Problem
+from gemma_trainer.train.claim import (
+    COMPLETE,
+    LOCK,
+    check_writable,
+    clear,
+    damaged,
+    is_damaged_run,
+    is_empty,
+    read_record,
+    writing,
+)
 
-LOCK = ".lock"
-COMPLETE = "complete.json"  # stands in a checkpoint once every file of it is on disk
 # A resumed run must be the run that was begun: these parts of run.json may not differ.
 IDENTITY = (
     "command",
@@ -73,6 +81,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self._record: dict = {}
         self._lock = None  # held until the process ends, however it ends
+        self.warnings: list[Problem] = []  # about what was found there
 
     @property
     def record(self) -> dict:
@@ -99,21 +108,19 @@ class RunDirectory:
 
         Raises Failure (exit 2) when the directory holds anything but an unfinished run of this kind.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise Failure(USAGE, "output-unwritable", f"{self.path} is a file")
+        check_writable(self.path)
         if (self.path / LOCK).exists():
             self._claim()
         checkpoint = self._where_to_begin(resume, overwrite)
-        if overwrite and resume in ("auto", "never") and self.path.exists() and any(self.path.iterdir()):
-            shutil.rmtree(self.path)
-            self._lock = None
+        if overwrite and resume in ("auto", "never") and not is_empty(self.path):
+            self._claim()
+            clear(self.path, write_json)
         return checkpoint
 
     def refusal(self, resume: str, overwrite: bool, record: dict) -> Failure | None:
         """What `open` or `start` would raise, told without touching anything."""
         try:
-            if self.path.exists() and not self.path.is_dir():
-                raise Failure(USAGE, "output-unwritable", f"{self.path} is a file")
+            check_writable(self.path)
             self._where_to_begin(resume, overwrite)
             if not (overwrite and resume in ("auto", "never")):
                 self._require_same(self.read(), record)
@@ -123,22 +130,26 @@ class RunDirectory:
 
     def _where_to_begin(self, resume: str, overwrite: bool) -> Path | None:
         """As `open`, before anything is removed."""
-        if resume not in ("auto", "never"):
-            return self._chosen_checkpoint(Path(resume))
-        if not self.path.exists() or not any(self.path.iterdir()):
-            return None
+        chosen = resume not in ("auto", "never")
+        checkpoint = self._chosen_checkpoint(Path(resume)) if chosen else None
+        if is_empty(self.path):
+            return checkpoint
         previous = self.read()
-        if overwrite:
-            if previous is None:
-                raise Failure(USAGE, "output-exists", f"{self.path} is not a run directory, it stays as it is")
+        if previous is None and not is_damaged_run(self.path):
+            text = f"{self.path} holds other files and is not a run directory, it stays as it is"
+            raise Failure(USAGE, "output-exists", text, fix="Choose another --output-dir.")
+        if overwrite and not chosen:
             return None
-        done = previous is not None and previous["status"] == "done"
-        if previous is None or done or resume == "never":
-            what = "other files" if previous is None else "a finished run" if done else "an unfinished run"
+        if previous is None:
+            raise damaged(self.path, self.newest_checkpoint())
+        if chosen:
+            return checkpoint
+        done = previous["status"] == "done"
+        if done or resume == "never":
             raise Failure(
                 USAGE,
                 "output-exists",
-                f"{self.path} holds {what}",
+                f"{self.path} holds {'a finished run' if done else 'an unfinished run'}",
                 fix="Choose another --output-dir or pass --overwrite.",
             )
         return self.newest_checkpoint()
@@ -147,10 +158,12 @@ class RunDirectory:
         """Raises Failure (exit 2) while another process writes here."""
         if self._lock is not None:
             return
-        self._lock = (self.path / LOCK).open("w")
+        with writing(self.path):
+            self._lock = (self.path / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self.release()
             raise Failure(USAGE, "run-in-use", f"another process is writing to {self.path}") from None
 
     def release(self) -> None:
@@ -181,7 +194,7 @@ class RunDirectory:
                 shutil.rmtree(checkpoint)
 
     def read(self) -> dict | None:
-        return read_run(self.path)
+        return read_record(self.path)
 
     def reread(self) -> None:
         """Take over what another process has written."""
@@ -191,20 +204,19 @@ class RunDirectory:
         """Write run.json. What stands there already is compared first; Failure (exit 2) names what changed."""
         previous = self.read()
         self._require_same(previous, record)
-        try:
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._claim()
-        except OSError as error:
-            text = f"{self.path} cannot be written: {error.strerror or error}"
-            raise Failure(USAGE, "output-unwritable", text) from None
+        self._claim()
         before = previous or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         kept = {
             "started": before["started"],
             "metrics": before.get("metrics") or {},
             "events": before.get("events", []),
         }
-        self._record = {**record, "status": "running", **kept}
-        write_json(self.run_file, self._record)
+        begun = {**record, "status": "running", **kept}
+        with writing(self.path):
+            write_json(self.run_file, begun)
+        self._record = begun
 
     def _require_same(self, previous: dict | None, record: dict) -> None:
         changed = _differences(previous, record) if previous is not None else []
@@ -238,11 +250,11 @@ class RunDirectory:
         return min((event["to"] for event in events if event["passes"] == passes), default=None)
 
     def ended(self) -> dict:
-        """What is told of a run that can go on; `step` is where."""
+        """What is told of a run that can go on; `step` is where. `status` is None before it was begun."""
         checkpoint = self.newest_checkpoint()
         return {
             "run": str(self.path),
-            "status": self.record["status"],
+            "status": (self.record or self.read() or {}).get("status"),
             "step": step_of(checkpoint) if checkpoint else 0,
         }
 
@@ -253,20 +265,32 @@ class RunDirectory:
 
     def metrics(self) -> list[dict]:
         """Every whole line of metrics.jsonl; a kill may have cut the last one."""
-        lines = []
-        if self.metrics_file.is_file():
-            for text in self.metrics_file.read_text("utf-8").splitlines():
-                try:
-                    lines.append(json.loads(text))
-                except ValueError:
-                    continue
-        return lines
+        return [line for line in map(_metrics_line, self._metrics_lines()) if line is not None]
 
-    def rewind_metrics(self, step: int) -> None:
-        """Drop what was logged after the checkpoint at `step`: the resumed run logs it again."""
-        kept = [line for line in self.metrics() if line.get("step", 0) <= step]
-        with replacing(self.metrics_file) as file:
+    def _metrics_lines(self) -> list[bytes]:
+        return self.metrics_file.read_bytes().splitlines() if self.metrics_file.is_file() else []
+
+    def rewind_metrics(self, step: int, every: int = 1) -> None:
+        """Drop what was logged after the checkpoint at `step`: the resumed run logs it again. A warning tells what is damaged
+        of the lines before, or missing where there is one for each `every` steps."""
+        texts = self._metrics_lines()
+        bad = sum(_metrics_line(text) is None for text in texts[:-1])  # a kill may have cut the last one
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        missing = max(0, step) // every - len({line["step"] for line in kept if "loss" in line})
+        if step > 0 and (bad or missing > 0):
+            text = f"{bad} damaged lines were dropped, and {max(0, missing)} lines up to step {step} are missing"
+            self.warnings.append(Problem("metrics-incomplete", text, file=str(self.metrics_file)))
+        with replacing(self.metrics_file, empty=True) as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
+
+
+def _metrics_line(text: bytes) -> dict | None:
+    """None for a damaged one."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
 def step_of(checkpoint: Path) -> int:
@@ -313,5 +337,5 @@ def _release(record: dict, package: str) -> str | None:
 
 def _at(record: dict, dotted: str):
     for key in dotted.split("."):
-        record = (record or {}).get(key)
+        record = record.get(key) if isinstance(record, dict) else None
     return record

@@ -31,7 +31,10 @@ def _sources(args: Namespace, plan: Plan) -> Iterator[tuple[str, Path]]:
 def _holds(output: Path, source: Path) -> bool:
     """Whether removing `output` takes `source` away: itself, or a link on the way to it. Files are compared, not names,
     for file systems may ignore case."""
-    if not (source.exists() and output.exists()):
+    try:
+        if not (source.exists() and output.exists()):
+            return False
+    except OSError:  # a name that cannot be
         return False
     return any(
         folder.samefile(output) for way in {source.absolute(), source.resolve()} for folder in (way, *way.parents)
