@@ -67,7 +67,13 @@ def ours(method: str, plan, pairs, tokenizer, folder: Path, watch):
 
     run = RunDirectory(folder)
     folder.mkdir(parents=True)
-    callbacks = [Recorder(run, plan.steps, ("accuracy", "margin")), Checkpoints(), FiniteLoss(), StopOnSignal(), watch]
+    callbacks = [
+        Recorder(run, plan.steps, ("accuracy", "margin")),
+        Checkpoints(run),
+        FiniteLoss(run),
+        StopOnSignal(),
+        watch,
+    ]
     module = trainer_rm if method == "rm" else trainer_dpo
     return module.build_trainer(load(method, plan), tokenizer, plan, pairs, [], run.checkpoints, "none", callbacks)
 

@@ -76,7 +76,7 @@ def ours(plan, rows, tokenizer, folder: Path, watch):
 
     folder.mkdir(parents=True)
     run = RunDirectory(folder)
-    callbacks = [Recorder(run, plan.steps), Checkpoints(), FiniteLoss(run), StopOnSignal(), watch]
+    callbacks = [Recorder(run, plan.steps), Checkpoints(run), FiniteLoss(run), StopOnSignal(), watch]
     return build_trainer(load(plan), tokenizer, plan, rows, [], run.checkpoints, "none", callbacks)
 
 

@@ -49,7 +49,7 @@ def train(tiny, folder, micro=8, rows=None, first=1, resume=None, training=True,
     plan = make_plan(tiny.path, micro_batch_size=micro, accumulation_steps=8 // micro, **changes)
     encoded = tiny.encode(question_rows(28))
     trainer, _ = build(tiny, plan, run.checkpoints, encoded, encoded[:6])
-    for callback in (Recorder(run, plan.steps), Checkpoints()):
+    for callback in (Recorder(run, plan.steps), Checkpoints(run)):
         trainer.add_callback(callback)
     if rows is None:
         run_loop(trainer, resume, plan.steps)

@@ -1,9 +1,11 @@
 """What a run directory refuses, a plan is told too, and nothing is touched by it."""
 
 import json
+import shutil
 
 import pytest
 
+from gemma_trainer.models.fingerprint import fingerprint
 from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train.run_dir import RunDirectory
 
@@ -84,3 +86,75 @@ def test_events_outlive_a_resume(place):
     again.start(RECORD)
     assert (again.fitting("training"), again.fitting("evaluation")) == (4, 2)
     assert [event["step"] for event in again.record["events"]] == [2, 3]
+
+
+FILES = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+def with_checkpoints(folder, record=RECORD, steps=(6, 9)):
+    run = RunDirectory(folder)
+    run.start(record)
+    for step in steps:
+        checkpoint = run.checkpoints / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        for name in FILES:
+            (checkpoint / name).write_text(f"{name} of {step}")
+        run.mark_complete(step)
+    run.release()
+    return run
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut"])
+def test_a_checkpoint_that_lost_something_is_not_resumed_from(name, damage, tmp_path):
+    run = with_checkpoints(tmp_path / "run")
+    file = run.checkpoints / "checkpoint-9" / name
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"" if damage == "empty" else file.read_bytes()[:-1])
+    assert run.newest_checkpoint() == run.checkpoints / "checkpoint-6"
+    run.drop_incomplete_checkpoints()
+    assert [warning.code for warning in run.warnings] == ["checkpoint-damaged"]
+    assert [each.name for each in run.checkpoints.iterdir()] == ["checkpoint-6"]
+
+
+def test_a_checkpoint_that_is_being_removed_is_not_called_whole(tmp_path, monkeypatch):
+    run = with_checkpoints(tmp_path / "run")
+    monkeypatch.setattr("shutil.rmtree", lambda path: None)  # killed before the first file went
+    run.drop_checkpoints(after=6)
+    assert run.newest_checkpoint() == run.checkpoints / "checkpoint-6"
+
+
+def test_checkpoints_of_other_steps_names_and_runs_are_refused(tmp_path):
+    run = with_checkpoints(tmp_path / "run")
+    shutil.copytree(run.checkpoints / "checkpoint-9", run.checkpoints / "checkpoint-99")
+    shutil.copytree(run.checkpoints / "checkpoint-9", run.checkpoints / "checkpoint-abc")
+    assert run.newest_checkpoint() == run.checkpoints / "checkpoint-9"
+    for name in ("checkpoint-99", "checkpoint-abc"):
+        assert run.refusal(str(run.checkpoints / name), False, RECORD).problem.code == "checkpoint-incomplete"
+    seeded = {**RECORD, "arguments": {"seed": 1, "plan": False}}
+    other = with_checkpoints(tmp_path / "other", seeded, (12,)).checkpoints / "checkpoint-12"
+    assert run.refusal(str(other), False, RECORD).problem.code == "resume-mismatch"
+    assert RunDirectory(tmp_path / "new").refusal(str(other), False, RECORD).problem.code == "resume-mismatch"
+    assert RunDirectory(tmp_path / "new").refusal(str(other), False, seeded) is None
+    shutil.copytree(other, run.checkpoints / "checkpoint-12")
+    assert run.refusal("auto", False, RECORD).problem.code == "resume-mismatch"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_other_files_in_the_model_s_folder_are_told(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("gemma_trainer.models.fingerprint.WHOLE", 1000)
+    model = tmp_path / "model"
+    model.mkdir()
+    for file, size in (("config.json", 10), ("tokenizer.json", 900), ("model.safetensors", 900_000)):
+        (model / file).write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+    record = {**RECORD, "base": fingerprint(str(model))}
+    run = with_checkpoints(tmp_path / "run", record)
+    assert run.refusal("auto", False, {**record, "base": fingerprint(str(model))}) is None
+    (model / "README.md").write_text("of no matter")
+    content = bytearray((model / name).read_bytes())
+    (model / name).write_bytes(bytes((byte + 1) % 256 for byte in content))
+    refusal = run.refusal("auto", False, {**record, "base": fingerprint(str(model))})
+    assert refusal.problem.code == "resume-mismatch" and f"{name} of the model has changed" in refusal.problem.message
+    assert fingerprint("google/gemma-3-270m-it") == {}

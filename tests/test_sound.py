@@ -45,7 +45,7 @@ def train(tiny, folder, held_out=False, callbacks=(), resume=None, **changes):
     trainer, _ = build(tiny, plan, run.checkpoints, rows, rows[:4] if held_out else None)
     trainer.rows = EncodedSet(rows, [Row({}, "rows.jsonl", at, at) for at in range(1, 25)])
     finite = FiniteLoss(run)
-    for callback in (*callbacks, Recorder(run, plan.steps), Checkpoints(), finite):
+    for callback in (*callbacks, Recorder(run, plan.steps), Checkpoints(run), finite):
         trainer.add_callback(callback)
     run_loop(trainer, resume, plan.steps)
     return trainer, finite, plan, run

@@ -158,6 +158,11 @@ TRAINING: Entries = {
         "run.json of a run directory is damaged or missing, or --overwrite was stopped while it removed the run.",
         "Pass --overwrite to begin anew, or go on from a whole checkpoint in another --output-dir.",
     ),
+    "checkpoint-damaged": (
+        WARNING,
+        "A checkpoint has lost files, or parts of them, since it was written; the run goes on from an older one, or begins anew.",
+        "Look after the disk. The result is that of an undisturbed run.",
+    ),
     "metrics-incomplete": (
         WARNING,
         "Lines of metrics.jsonl are damaged or missing; the curve and the measures of the run lack them.",

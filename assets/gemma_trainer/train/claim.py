@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from gemma_trainer.models.resolve import read_run
 from gemma_trainer.rows.problems import NO_SPACE, USAGE, Failure
+from gemma_trainer.train.checkpoints import checkpoints_in, is_marked, remove
+from gemma_trainer.train.write_json import write_json
 
 LOCK = ".lock"
-COMPLETE = "complete.json"  # stands in a checkpoint once every file of it is on disk
 OVERWRITTEN = {"status": "overwritten"}  # run.json while --overwrite removes the run: no record
 KINDS = {"command": str, "arguments": dict, "plan": dict, "status": str, "started": str}  # of what a record must hold
 MORE = {"versions": dict, "metrics": dict, "events": list}  # and may hold
@@ -41,8 +42,8 @@ def _is_leftover(entry: Path) -> bool:
     return entry.name == LOCK or (entry.name.startswith(".") and entry.name.endswith(".part"))
 
 
-def whole_checkpoints(folder: Path) -> list[Path]:
-    return [mark.parent for mark in folder.glob(f"checkpoints/checkpoint-*/{COMPLETE}")]
+def marked_checkpoints(folder: Path) -> list[Path]:
+    return list(filter(is_marked, checkpoints_in(folder / "checkpoints")))
 
 
 def is_damaged_run(folder: Path) -> bool:
@@ -50,7 +51,7 @@ def is_damaged_run(folder: Path) -> bool:
     if read_record(folder) is not None:
         return False
     locked = (folder / "run.json").is_file() and (folder / LOCK).is_file()
-    return locked or bool(whole_checkpoints(folder))
+    return locked or bool(marked_checkpoints(folder))
 
 
 def damaged(folder: Path, whole: Path | None) -> Failure:
@@ -63,13 +64,13 @@ def damaged(folder: Path, whole: Path | None) -> Failure:
     return Failure(USAGE, "run-damaged", f"{file} of a run {what}; {kept}", fix=fix, file=str(file))
 
 
-def clear(folder: Path, mark: Callable[[Path, object], None]) -> None:
-    """Remove a run, but for its lock. Killed at any moment, it leaves a damaged run, which --overwrite removes too:
-    `mark` writes run.json, which goes last, and no checkpoint is called whole that has begun to go."""
+def clear(folder: Path) -> None:
+    """Remove a run, but for its lock. Killed at any moment, it leaves a damaged run, which --overwrite removes too: run.json
+    goes last."""
     with writing(folder):
-        mark(folder / "run.json", OVERWRITTEN)
-        for checkpoint in whole_checkpoints(folder):
-            (checkpoint / COMPLETE).unlink()
+        write_json(folder / "run.json", OVERWRITTEN)
+        for checkpoint in checkpoints_in(folder / "checkpoints"):
+            remove(checkpoint)
         for entry in folder.iterdir():
             if entry.name in ("run.json", LOCK):
                 continue

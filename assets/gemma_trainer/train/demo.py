@@ -20,9 +20,10 @@ from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.train.card import loading_code, write_card
 from gemma_trainer.train.method import ASSETS
 from gemma_trainer.train.run import require_training_packages, run_training
-from gemma_trainer.train.run_dir import RunDirectory, write_json
+from gemma_trainer.train.run_dir import RunDirectory
 from gemma_trainer.train.setup import machine
 from gemma_trainer.train.sft import SupervisedTuning
+from gemma_trainer.train.write_json import write_json
 
 EXAMPLE = ASSETS / "examples" / "text_to_sql"
 SEEN, UNSEEN = EXAMPLE / "eval.jsonl", EXAMPLE / "eval_unseen.jsonl"

@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from statistics import median
 
 from transformers import TrainerCallback
@@ -18,8 +17,9 @@ from transformers import TrainerCallback
 from gemma_trainer.cli import STOPS
 from gemma_trainer.plan.processes import is_first
 from gemma_trainer.rows.problems import INTERNAL, Failure
+from gemma_trainer.train.checkpoints import size_of, step_of
 from gemma_trainer.train.ranks import STOPPING, gathered, largest, say
-from gemma_trainer.train.run_dir import RunDirectory, mark_complete, size_of, step_of
+from gemma_trainer.train.run_dir import RunDirectory
 
 EPOCH_END = 1e-6  # share of an epoch
 FIRST, LAST = 5, 10  # logged losses: of the beginning, and of now
@@ -69,10 +69,13 @@ class Recorder(TrainerCallback):
 class Checkpoints(TrainerCallback):
     """Marks a checkpoint as whole, so that a run killed while writing one resumes from the one before."""
 
+    def __init__(self, run: RunDirectory):
+        self.run = run
+
     def on_save(self, args, state, control, **kwargs):
         largest(0)  # each process has written its part
         if is_first():
-            mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
+            self.run.mark_complete(state.global_step)
 
 
 class StopOnSignal(TrainerCallback):

@@ -17,7 +17,8 @@ from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.processes import Place, preset
 from gemma_trainer.rows.problems import INTERNAL, OK, STOPPED, Failure, Problem
 from gemma_trainer.train.ranks import stop_with_launcher
-from gemma_trainer.train.run_dir import RunDirectory, write_json
+from gemma_trainer.train.run_dir import RunDirectory
+from gemma_trainer.train.write_json import write_json
 
 STDOUT = 1
 ENDINGS = "GEMMA_TRAINER_ENDINGS"  # folder in which launched processes leave how they ended

@@ -11,13 +11,15 @@ from gemma_trainer.plan.fit import ways_down, with_micro
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.rows.commands import changed
 from gemma_trainer.rows.problems import UNSUPPORTED, Failure, Problem, is_out_of_memory
+from gemma_trainer.train.checkpoints import step_of
 from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.ranks import say
-from gemma_trainer.train.run_dir import RunDirectory, mark_complete, step_of
+from gemma_trainer.train.run_dir import RunDirectory
 
 
 def out_of_memory(error: BaseException, prepared: Prepared, run: RunDirectory) -> Failure:
     """Exit 5, with the ways that take less; those that change the result need another run directory."""
+    prepared = shrunk(prepared, run.fitting("training"))
     plan, ways = prepared.plan, ways_down(prepared.fit)
     text = f"memory ran out ({type(error).__name__}) with {plan.micro_batch_size} rows a pass in {plan.mode}; "
     text += f"{prepared.fit.estimate.total / 2**30:.1f} GiB were predicted"
@@ -117,9 +119,7 @@ class Recovery:
         if newest and step_of(newest) == step:
             return newest
         self.trainer._save_checkpoint(self.trainer.model, None)
-        checkpoint = self.run.checkpoints / f"checkpoint-{step}"
-        mark_complete(checkpoint, step)
-        return checkpoint
+        return self.run.mark_complete(step)
 
     def _evaluated(self, *args, **kwargs):
         """The measures, with half the rows a pass until they fit."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gemma_trainer.cli import Outcome, command
+from gemma_trainer.models.fingerprint import fingerprint
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.answer import plans
 from gemma_trainer.plan.fit import misfit, require_fit
@@ -27,13 +28,14 @@ from gemma_trainer.rows.problems import (
     is_out_of_memory,
     missing,
 )
+from gemma_trainer.train.checkpoints import step_of
 from gemma_trainer.train.launch import launch, launched, told
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.ranks import from_first, join, say, show_one_gpu
 from gemma_trainer.train.recover import Recovery, halved, out_of_memory, recovered, shrunk
 from gemma_trainer.train.rows import masked_sample, write_rows
-from gemma_trainer.train.run_dir import RunDirectory, step_of
+from gemma_trainer.train.run_dir import RunDirectory
 from gemma_trainer.train.setup import prepare
 from gemma_trainer.train.sound import check_bounded, check_finite, check_room
 from gemma_trainer.train.sources import check_apart
@@ -63,6 +65,7 @@ def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
         "arguments": {key: value for key, value in vars(args).items() if key not in ("json", "debug", "config")},
         "plan": plan.as_dict(),
         "versions": versions(),
+        "base": fingerprint(plan.model),
     }
     if args.plan:
         # Other hardware has other disks, and the plan of a demo that learns from pairs is of its untrained model.
@@ -114,7 +117,7 @@ def _leave(run: RunDirectory, failure: Failure) -> None:
 def _begin(run: RunDirectory, args: Namespace, record: dict) -> Path | None:
     """Claim the run directory and write run.json; the checkpoint to go on from, None for a fresh start."""
     checkpoint = run.open(args.resume, args.overwrite)
-    run.start(record)
+    run.start(record, checkpoint)
     return checkpoint
 
 
@@ -224,7 +227,13 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     source = resolve_model(plan.model)
     finite, bounded, room, signals = FiniteLoss(run, method.logged), BoundedLoss(run), DiskRoom(run), StopOnSignal()
     callbacks = [*([Recorder(run, plan.steps, method.logged)] if is_first() else [])]
-    callbacks += [Checkpoints(), EveryLayerLearns(), *([OneModel()] if plan.parallel == "ddp" else []), finite, bounded]
+    callbacks += [
+        Checkpoints(run),
+        EveryLayerLearns(),
+        *([OneModel()] if plan.parallel == "ddp" else []),
+        finite,
+        bounded,
+    ]
     callbacks += [signals, room]
     model = method.load_model(plan, source, args.trust_remote_code)
     tokenizer = load_tokenizer_files(resolve_model(prepared.files), prepared.plain_template)

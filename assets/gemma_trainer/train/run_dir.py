@@ -14,15 +14,22 @@ import contextlib
 import fcntl
 import json
 import math
-import os
-import shutil
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
 from gemma_trainer.rows.problems import STOPPED, USAGE, Failure, Problem
+from gemma_trainer.train.checkpoints import (
+    checkpoints_in,
+    is_marked,
+    is_whole,
+    mark_complete,
+    read_mark,
+    remove,
+    step_of,
+)
 from gemma_trainer.train.claim import (
-    COMPLETE,
     LOCK,
     check_writable,
     clear,
@@ -32,6 +39,7 @@ from gemma_trainer.train.claim import (
     read_record,
     writing,
 )
+from gemma_trainer.train.write_json import write_json
 
 # A resumed run must be the run that was begun: these parts of run.json may not differ.
 IDENTITY = (
@@ -63,16 +71,6 @@ FREE = {
 }
 # Other versions of these may compute other numbers, or not read a checkpoint.
 COMPUTING = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "unsloth")
-
-
-def write_json(path: Path, value: object) -> None:
-    """Replace a file in one step: readers see the old text or the new, never half of it."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 class RunDirectory:
@@ -114,16 +112,17 @@ class RunDirectory:
         checkpoint = self._where_to_begin(resume, overwrite)
         if overwrite and resume in ("auto", "never") and not is_empty(self.path):
             self._claim()
-            clear(self.path, write_json)
+            clear(self.path)
         return checkpoint
 
     def refusal(self, resume: str, overwrite: bool, record: dict) -> Failure | None:
         """What `open` or `start` would raise, told without touching anything."""
         try:
             check_writable(self.path)
-            self._where_to_begin(resume, overwrite)
+            checkpoint = self._where_to_begin(resume, overwrite)
             if not (overwrite and resume in ("auto", "never")):
                 self._require_same(self.read(), record)
+            _require_own(checkpoint, record)
         except Failure as failure:
             return failure
         return None
@@ -173,25 +172,35 @@ class RunDirectory:
             self._lock = None
 
     def _chosen_checkpoint(self, checkpoint: Path) -> Path:
-        if not (checkpoint / COMPLETE).is_file():
+        if not is_whole(checkpoint):
             raise Failure(USAGE, "checkpoint-incomplete", f"--resume {checkpoint} is not a complete checkpoint")
         return checkpoint
 
     def newest_checkpoint(self) -> Path | None:
-        """The newest checkpoint whose every file was on disk when the run was killed."""
-        whole = [p.parent for p in self.checkpoints.glob(f"checkpoint-*/{COMPLETE}")]
-        return max(whole, key=step_of, default=None)
+        """The newest checkpoint whose every file was on disk when the run was killed, and still is."""
+        return max(filter(is_whole, checkpoints_in(self.checkpoints)), key=step_of, default=None)
 
     def drop_incomplete_checkpoints(self) -> None:
-        for checkpoint in self.checkpoints.glob("checkpoint-*"):
-            if not (checkpoint / COMPLETE).is_file():
-                shutil.rmtree(checkpoint)
+        """A warning tells of those that were whole once."""
+        for checkpoint in checkpoints_in(self.checkpoints):
+            if is_whole(checkpoint):
+                continue
+            if is_marked(checkpoint):
+                text = f"{checkpoint} has lost files or parts of them, and was removed"
+                self.warnings.append(Problem("checkpoint-damaged", text, file=str(checkpoint)))
+            remove(checkpoint)
 
     def drop_checkpoints(self, after: float = math.inf, before: int = 0) -> None:
         """Remove the checkpoints of all steps after `after`, and of those before `before`."""
-        for checkpoint in self.checkpoints.glob("checkpoint-*"):
+        for checkpoint in checkpoints_in(self.checkpoints):
             if step_of(checkpoint) > after or step_of(checkpoint) < before:
-                shutil.rmtree(checkpoint)
+                remove(checkpoint)
+
+    def mark_complete(self, step: int) -> Path:
+        """The checkpoint of this step, which is on disk from now on."""
+        checkpoint = self.checkpoints / f"checkpoint-{step}"
+        mark_complete(checkpoint, step, identity(self._record))
+        return checkpoint
 
     def read(self) -> dict | None:
         return read_record(self.path)
@@ -200,10 +209,12 @@ class RunDirectory:
         """Take over what another process has written."""
         self._record = self.read() or self._record
 
-    def start(self, record: dict) -> None:
-        """Write run.json. What stands there already is compared first; Failure (exit 2) names what changed."""
+    def start(self, record: dict, checkpoint: Path | None = None) -> None:
+        """Write run.json. What stands there already, and the checkpoint to go on from, are compared first; Failure (exit 2)
+        names what changed."""
         previous = self.read()
         self._require_same(previous, record)
+        _require_own(checkpoint, record)
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self._claim()
@@ -293,27 +304,6 @@ def _metrics_line(text: bytes) -> dict | None:
     return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
-def step_of(checkpoint: Path) -> int:
-    """The step after which a checkpoint was written: N of checkpoint-N."""
-    return int(checkpoint.name.rsplit("-", 1)[1])
-
-
-def size_of(checkpoint: Path) -> int:
-    """In bytes."""
-    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
-
-
-def mark_complete(checkpoint: Path, step: int) -> None:
-    """Sync a checkpoint to disk, then say that it is whole."""
-    for path in (*checkpoint.rglob("*"), checkpoint):  # folders too: they hold the names
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    write_json(checkpoint / COMPLETE, {"step": step})
-
-
 def _differences(before: dict, now: dict) -> list[str]:
     changed = [
         f"{key} was {_at(before, key)!r}, is {_at(now, key)!r}" for key in IDENTITY if _at(before, key) != _at(now, key)
@@ -325,8 +315,31 @@ def _differences(before: dict, now: dict) -> list[str]:
         for name in names
         if old.get(name) != new.get(name)
     ]
+    before_files, now_files = before.get("base") or {}, now.get("base") or {}
+    if before_files and now_files and _at(before, "plan.model") == _at(now, "plan.model"):
+        names = before_files.keys() | now_files.keys()
+        changed += [
+            f"{name} of the model has changed"
+            for name in sorted(names)
+            if before_files.get(name) != now_files.get(name)
+        ]
     installed = [(name, *(_release(each, name) for each in (before, now))) for name in COMPUTING]
     return changed + [f"{name} was {old}, is {new}" for name, old, new in installed if old and new and old != new]
+
+
+def _require_own(checkpoint: Path | None, record: dict) -> None:
+    """Raises Failure (exit 2) for a checkpoint of a run with other settings, data or model."""
+    theirs = (read_mark(checkpoint) or {}).get("run") if checkpoint else None
+    if theirs not in (None, identity(record)):
+        text = f"{checkpoint} was written by a run with other settings, data or model"
+        raise Failure(USAGE, "resume-mismatch", text, fix="Remove it, or resume from another.", file=str(checkpoint))
+
+
+def identity(record: dict) -> str:
+    """Of what a run is: equal for records that `_differences` finds equal, versions left out."""
+    arguments = {name: value for name, value in record.get("arguments", {}).items() if name not in FREE}
+    facts = [{key: _at(record, key) for key in IDENTITY}, arguments, record.get("base")]
+    return blake2b(json.dumps(facts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 def _release(record: dict, package: str) -> str | None:
