@@ -220,7 +220,7 @@ def test_token_ids_are_those_of_the_model(tmp_path):
 @pytest.mark.parametrize("target", ["prompt-completion", "sharegpt", "alpaca", "openai", "gemini"])
 @pytest.mark.parametrize(
     "more", [{"instruction": ""}, {"conversations": []}, {"completions": [1], "labels": "nan"}, {"question": "q", "answer": 5},
-             {"contents": 5, "instruction": "x"}, {"label": True}, {"responses": ["x"], "scores": [1]}, {"text": [0], "input_ids": "x"}],
+             {"contents": 5, "instruction": "x"}, {"label": True}, {"systemInstruction": True}, {"system_instruction": "x"}, {"system": "x", "history": [["a", "b"]]}, {"responses": ["x"], "scores": [1]}, {"text": [0], "input_ids": "x"}],
     ids=lambda more: "-".join(more),
 )  # fmt: skip
 def test_no_column_beside_makes_it_another_form(target, more):

@@ -13,7 +13,7 @@ _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "weig
 
 
 def to_openai(row: dict, model, notes: Notes) -> dict:
-    return {**row, "messages": _messages(row["messages"], "messages", notes)}
+    return beside({"messages": _messages(row["messages"], "messages", notes)}, row, ("messages",), notes)
 
 
 def pair_to_openai(row: dict, model, notes: Notes) -> dict:

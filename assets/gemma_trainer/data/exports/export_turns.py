@@ -13,6 +13,10 @@ from gemma_trainer.rows.roles import ASSISTANT, TOOL
 ROW_KEYS = ("messages", "text", "tools", "chat_template_kwargs", "images", "audios", "videos")
 
 
+# What readers of one form or another take for a part of the conversation, where it is there.
+OPTIONAL = {"system", "systemInstruction", "system_instruction", "history"}
+
+
 def lossy(notes: Notes, what: str, path: str) -> None:
     notes.repair("export-lossy", what, path)
 
@@ -24,7 +28,7 @@ def beside(made: dict, row: dict, used: tuple[str, ...], notes: Notes) -> dict:
     for name, value in row.items():
         if name in used:
             continue
-        if name in made:
+        if name in made or name in OPTIONAL:
             lossy(notes, f"the form uses the name of the column `{name}`, which is left out", name)
         elif value is not None and reader_of({**out, name: value}) is not form:
             lossy(notes, f"with the column `{name}` the row would be another form, so it is left out", name)
