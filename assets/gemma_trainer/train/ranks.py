@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -102,6 +103,13 @@ def largest(number: int) -> int:
     value = torch.tensor(number, device=PartialState().device)
     distributed.all_reduce(value, op=distributed.ReduceOp.MAX)
     return int(value)
+
+
+def leave() -> None:
+    """End the connection to the others. gloo's threads abort an interpreter that ends before them, by chance."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
 
 
 def stop_with_launcher() -> None:

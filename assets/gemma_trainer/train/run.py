@@ -32,7 +32,7 @@ from gemma_trainer.train.checkpoints import step_of
 from gemma_trainer.train.launch import launch, launched, told
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.prepared import Prepared
-from gemma_trainer.train.ranks import from_first, join, say, show_one_gpu
+from gemma_trainer.train.ranks import from_first, join, leave, say, show_one_gpu
 from gemma_trainer.train.recover import Recovery, halved, out_of_memory, recovered, shrunk
 from gemma_trainer.train.rows import masked_sample, write_rows
 from gemma_trainer.train.run_dir import RunDirectory
@@ -48,7 +48,12 @@ def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     """Plan, check, train, evaluate, save, reopen; in several processes where the plan wants them. Raises Failure with the
     exit codes of the contract."""
     place = find_place()
-    return told(place, lambda: _run(method, args, argv)) if place else _run(method, args, argv)
+    if place is None:
+        return _run(method, args, argv)
+    try:
+        return told(place, lambda: _run(method, args, argv))
+    finally:
+        leave()
 
 
 def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
