@@ -287,9 +287,9 @@ def run_loop(trainer, checkpoint: Path | None, steps: int) -> None:
 def _rewound(run: RunDirectory, checkpoint: Path | None, every: int) -> dict | None:
     """Without what came after the checkpoint; what was measured before training, None where it is still to do."""
     run.rewind_metrics(step_of(checkpoint) if checkpoint else -1, every)
+    run.drop_incomplete_checkpoints()
     for warning in run.warnings:
         say(f"warning: {warning}")
-    run.drop_incomplete_checkpoints()
     return run.metrics_so_far.get("before") if checkpoint else None
 
 
