@@ -10,16 +10,12 @@ import jsonschema
 import pytest
 
 from scripts import ASSETS, run, signal_after
-from training import make_tiny, pair_rows, question_rows
+from training import make_tiny, pair_rows, question_rows, write_rows
 
 EXAMPLE = ASSETS / "examples" / "preferences"
 pytestmark = pytest.mark.slow
 FAST = ("--learning-rate", "0.003", "--max-steps", "4", "--eval-fraction", "0.2", "--save-steps", "2")
 LOG2 = pytest.approx(math.log(2), abs=1e-6)
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def contents(folder):
@@ -33,11 +29,11 @@ def place(tmp_path_factory):
     """A folder with a tiny model, pairs, and SFT runs of an adapter and of all weights."""
     folder = tmp_path_factory.mktemp("place")
     make_tiny(folder / "tiny")
-    write(folder / "pairs.jsonl", pair_rows(60))
+    write_rows(folder / "pairs.jsonl", pair_rows(60))
     rows = question_rows(60)
     for number, row in enumerate(rows):
         row["messages"][0]["content"] += f" {number}"
-    write(folder / "rows.jsonl", rows)
+    write_rows(folder / "rows.jsonl", rows)
     for mode, rate in (("lora", "0.02"), ("full", "0.005")):
         fixed = ("--model", "tiny", "--data", "rows.jsonl", "--output-dir", f"sft-{mode}", "--mode", mode)
         done = run("sft_train.py", *fixed, "--max-steps", "6", "--learning-rate", rate, "--json", cwd=folder)
@@ -171,7 +167,7 @@ def test_layouts_of_one_content_train_alike(place, tmp_path):
     whole = [{side: row["prompt"] + row[side] for side in ("chosen", "rejected")} for row in rows]
     facts = []
     for name, layout in (("canonical", rows), ("plain", plain), ("whole", whole)):
-        write(tmp_path / f"{name}.jsonl", layout)
+        write_rows(tmp_path / f"{name}.jsonl", layout)
         done = run("dpo_train.py", "--model", "tiny", "--data", tmp_path / f"{name}.jsonl", "--plan", "--json", cwd=place)  # fmt: skip
         assert done.code == 0, done.stdout
         facts.append({k: v for k, v in done.json["result"]["plan"]["data"].items() if k != "data_hash"})
@@ -221,7 +217,7 @@ def test_the_example_is_learned(kind, tmp_path):
     rows = [json.loads(line) for line in (EXAMPLE / "train.jsonl").open(encoding="utf-8")]
     texts = [message["content"] for row in rows for name in ("prompt", "chosen", "rejected") for message in row[name]]
     make_tiny(tmp_path / "tiny", kind, texts=texts)
-    write(tmp_path / "answers.jsonl", [{"messages": row["prompt"] + row[("chosen", "rejected")[at % 2]]} for at, row in enumerate(rows)])  # fmt: skip
+    write_rows(tmp_path / "answers.jsonl", [{"messages": row["prompt"] + row[("chosen", "rejected")[at % 2]]} for at, row in enumerate(rows)])  # fmt: skip
     sft = ("--model", "tiny", "--data", "answers.jsonl", "--output-dir", "sft", "--mode", "full")
     assert run("sft_train.py", *sft, "--learning-rate", "0.005", "--epochs", "1", cwd=tmp_path).code == 0
     data = ("--data", EXAMPLE / "train.jsonl", "--eval-data", EXAMPLE / "eval.jsonl", "--learning-rate", "0.0005")

@@ -13,7 +13,7 @@ from gemma_trainer.data.encode import Encoded
 from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train.packing import pack, packed_lengths, padding
 from scripts import ASSETS, run, signal_after
-from training import build, make_plan, make_tiny, question_rows
+from training import build, make_place, make_plan, make_tiny, question_rows
 
 KINDS = ["gemma1", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma3-vision", "gemma4-vision"]
 
@@ -46,13 +46,7 @@ def test_padding_is_what_the_longest_row_of_a_pass_leaves():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a tiny model and rows."""
-    folder = tmp_path_factory.mktemp("place")
-    make_tiny(folder / "tiny")
-    rows = question_rows(150)
-    for i, row in enumerate(rows):  # no prompt twice
-        row["messages"][0]["content"] += f" {i}"
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return make_place(tmp_path_factory.mktemp("place"), 150)
 
 
 def words(*more: object) -> tuple:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from scripts import command, run
-from training import make_tiny, pair_rows, question_rows
+from training import make_place, question_rows, write_rows
 
 # 119 rows in batches of 4: the last step of an epoch is shared unevenly.
 FIXED = ("--model", "tiny", "--learning-rate", "0.01", "--eval-fraction", "0.2", "--micro-batch-size", "4", "--json")
@@ -26,18 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a tiny model, rows and pairs."""
-    folder = tmp_path_factory.mktemp("processes")
-    make_tiny(folder / "tiny")
-    rows = question_rows(160)
-    for i, row in enumerate(rows):  # no prompt twice
-        row["messages"][0]["content"] += f" {i}"
-    write(folder / "rows.jsonl", rows)
-    write(folder / "pairs.jsonl", pair_rows(160))
-    return folder
-
-
-def write(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return make_place(tmp_path_factory.mktemp("processes"), 160)
 
 
 def words(method: str, name: str, *more: object) -> tuple:
@@ -197,7 +186,7 @@ def launched_by_hand(place: Path, data: list[str], *more: object) -> list[subpro
 
 
 def test_processes_that_see_other_data_do_not_train(place):
-    write(place / "other.jsonl", question_rows(160)[::-1])
+    write_rows(place / "other.jsonl", question_rows(160)[::-1])
     first, second = launched_by_hand(place, ["rows.jsonl", "other.jsonl"])
     assert (first.returncode, second.returncode) == (2, 2), first.stderr + second.stderr
     problem = json.loads(first.stdout)["errors"][0]
@@ -222,7 +211,9 @@ def test_a_number_of_processes_that_the_launcher_contradicts_is_refused(place):
     ],
 )
 def test_what_is_wrong_is_told_once_and_before_anything_starts(more, code, problem, place):
-    write(place / "bad.jsonl", [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]}])
+    write_rows(
+        place / "bad.jsonl", [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]}]
+    )
     (place / "file").write_text("mine")
     line = command("sft_train.py", *FIXED, "--output-dir", "refused", *more, "--processes", "2")
     done = subprocess.run(

@@ -19,7 +19,7 @@ from gemma_trainer.train.recover import Recovery, halved
 from gemma_trainer.train.run import run_loop
 from gemma_trainer.train.run_dir import RunDirectory
 from scripts import ASSETS, run
-from training import build, make_plan, make_tiny, question_rows
+from training import build, make_place, make_plan, make_tiny, question_rows
 
 
 @pytest.fixture(scope="module")
@@ -209,13 +209,7 @@ sys.meta_path.insert(0, Short())
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("place")
-    make_tiny(folder / "tiny")
-    rows = question_rows(60)
-    for i, row in enumerate(rows):
-        row["messages"][0]["content"] += f" {i}"
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return make_place(tmp_path_factory.mktemp("place"), 60)
 
 
 def script(place, name, *more, rows=None, first=3):

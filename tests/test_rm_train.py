@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from scripts import ASSETS, run, signal_after
-from training import make_tiny
+from training import make_tiny, write_rows
 
 EXAMPLE = ASSETS / "examples" / "preferences"
 pytestmark = pytest.mark.slow
@@ -18,10 +18,6 @@ FAST = ("--epochs", "2", "--learning-rate", "0.006", "--save-steps", "10")
 
 def read_rows(path):
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from scripts import ASSETS, command, run, signal_after
-from training import make_tiny, question_rows
+from training import make_place, numbered, question_rows, write_rows
 
 CASES = Path(__file__).parent / "cases"
 pytestmark = [pytest.mark.slow, pytest.mark.main_path]
@@ -22,16 +22,7 @@ FAST = ("--max-steps", "6", "--learning-rate", "0.01", "--eval-fraction", "0.2",
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a tiny model and rows, where runs may be left."""
-    folder = tmp_path_factory.mktemp("place")
-    make_tiny(folder / "tiny")
-    write_rows(folder / "rows.jsonl", question_rows(60))
-    return folder
-
-
-def write_rows(path, rows):
-    for i, row in enumerate(rows):  # no prompt twice
-        row["messages"][0]["content"] += f" {i}"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return make_place(tmp_path_factory.mktemp("place"), 60)
 
 
 def train(place, name, *words, **environment):
@@ -225,7 +216,7 @@ def test_overlong_rows_are_counted(overlong, left, place, tmp_path):
     rows = question_rows(60)
     for row in rows[::2]:
         row["messages"][1]["content"] += " name" * 200
-    write_rows(tmp_path / "long.jsonl", rows)
+    write_rows(tmp_path / "long.jsonl", numbered(rows))
     words = ("--max-length", "100", "--overlong", overlong, "--eval-fraction", "0", "--plan", "--json")
     done = run("sft_train.py", "--model", "tiny", "--data", tmp_path / "long.jsonl", *words, cwd=place)
     assert done.json["result"]["plan"]["data"]["train_rows"] == left
@@ -321,7 +312,7 @@ TOKENS = {"input_ids": [2, 7, 8, 9], "labels": [-100, -100, 8, 9]}
 @pytest.mark.parametrize("before", [0, 20], ids=["alone", "behind messages"])
 @pytest.mark.parametrize("side", ["--data", "--eval-data"])
 def test_rows_of_token_ids_are_refused_in_plain_words(more, before, side, place, tmp_path):
-    write_rows(tmp_path / "ids.jsonl", question_rows(before))
+    write_rows(tmp_path / "ids.jsonl", numbered(question_rows(before)))
     with (tmp_path / "ids.jsonl").open("a") as file:
         file.write(json.dumps({**TOKENS, **more}) + "\n")
     data = {"--data": "rows.jsonl", side: tmp_path / "ids.jsonl"}
@@ -333,7 +324,7 @@ def test_rows_of_token_ids_are_refused_in_plain_words(more, before, side, place,
 
 
 def test_rows_of_token_ids_are_not_measured_in_silence(place, tmp_path):
-    write_rows(tmp_path / "ids.jsonl", question_rows(3))
+    write_rows(tmp_path / "ids.jsonl", numbered(question_rows(3)))
     with (tmp_path / "ids.jsonl").open("a") as file:
         file.write(json.dumps(TOKENS) + "\n")
     done = run("evaluate.py", "--model", "tiny", "--data", tmp_path / "ids.jsonl", "--json", cwd=place)

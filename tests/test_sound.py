@@ -16,7 +16,7 @@ from gemma_trainer.train.run import run_loop
 from gemma_trainer.train.run_dir import RunDirectory
 from gemma_trainer.train.sound import check_bounded, check_finite, check_room
 from gemma_trainer.train.step_rows import rows_of_steps
-from training import build, make_plan, make_tiny, question_rows
+from training import build, make_plan, make_tiny, numbered, question_rows
 
 
 @pytest.fixture(scope="module")
@@ -151,10 +151,9 @@ class Taken:
 def test_the_rows_of_a_step_are_those_that_it_took(micro, accumulation, steps, tiny, tmp_path):
     """24 rows; batches of 6 and 8, so that epochs end within the run."""
     plan = make_plan(tiny.path, mode="lora", steps=steps, micro_batch_size=micro, accumulation_steps=accumulation)
-    rows = question_rows(24)
-    for i, row in enumerate(rows):
-        row["messages"][0]["content"] += f" {i}"
-    encoded = EncodedSet(tiny.encode(rows), [Row({}, "rows.jsonl", at, at) for at in range(1, 25)])
+    encoded = EncodedSet(
+        tiny.encode(numbered(question_rows(24))), [Row({}, "rows.jsonl", at, at) for at in range(1, 25)]
+    )
     trainer, _ = build(tiny, plan, tmp_path, encoded.rows)
     taken = Taken(trainer)
     trainer.train()

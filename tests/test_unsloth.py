@@ -13,7 +13,7 @@ import pytest
 from engine_runs import losses, make_runs, words
 from gemma_trainer.plan.packages import unsloth_lack
 from scripts import run, signal_after
-from training import make_tiny, pair_rows, question_rows
+from training import make_tiny, numbered, pair_rows, question_rows, write_rows
 
 pytestmark = [
     pytest.mark.skipif(unsloth_lack() is not None, reason=f"Unsloth is not ready: {unsloth_lack()}"),
@@ -30,11 +30,8 @@ def folder(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("unsloth")
     for kind in KINDS:
         make_tiny(place / kind, kind)
-    rows = question_rows(60)
-    for i, row in enumerate(rows):
-        row["messages"][0]["content"] += f" {i}"
-    for name, lines in (("sft", rows), ("dpo", pair_rows(60))):
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(place / "sft.jsonl", numbered(question_rows(60)))
+    write_rows(place / "dpo.jsonl", pair_rows(60))
     before = {path.name for path in place.iterdir()}
     for backend in ("trl", "unsloth"):
         make_runs(backend, place, RUNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def question_rows(count: int) -> list[dict]:
         ]
         rows.append({"messages": messages})
     return rows
+
+
+def numbered(rows: list[dict]) -> list[dict]:
+    """The rows, with no prompt twice."""
+    for i, row in enumerate(rows):
+        row["messages"][0]["content"] += f" {i}"
+    return rows
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 def pair_rows(count: int) -> list[dict]:
@@ -76,6 +88,14 @@ def make_tiny(folder: Path, kind: str = "gemma3", family: str | None = None, tex
     tokenizer = make_tokenizer(texts, family)
     save_tiny(make_model(kind, tokenizer, **sizes), tokenizer, folder)
     return Tiny(folder, Renderer(get_family(family)), RowTokenizer.from_dir(folder))
+
+
+def make_place(folder: Path, count: int) -> Path:
+    """A folder with a tiny model in tiny, and `count` rows and pairs in rows.jsonl and pairs.jsonl, no prompt twice."""
+    make_tiny(folder / "tiny")
+    write_rows(folder / "rows.jsonl", numbered(question_rows(count)))
+    write_rows(folder / "pairs.jsonl", pair_rows(count))
+    return folder
 
 
 def make_plan(model: Path, **changes) -> Plan:

@@ -6,7 +6,7 @@ import pytest
 
 from gemma_trainer.plan.hardware import detect
 from scripts import run
-from training import make_tiny, pair_rows, question_rows
+from training import make_place
 
 pytestmark = pytest.mark.skipif(len(detect().gpus) < 2, reason="needs two NVIDIA GPUs")
 DATA = {"sft": "rows.jsonl", "dpo": "pairs.jsonl", "rm": "pairs.jsonl"}
@@ -14,14 +14,7 @@ DATA = {"sft": "rows.jsonl", "dpo": "pairs.jsonl", "rm": "pairs.jsonl"}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gpus")
-    make_tiny(folder / "tiny")
-    rows = question_rows(60)
-    for i, row in enumerate(rows):
-        row["messages"][0]["content"] += f" {i}"
-    for name, each in (("rows", rows), ("pairs", pair_rows(60))):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each))
-    return folder
+    return make_place(tmp_path_factory.mktemp("gpus"), 60)
 
 
 def losses(folder) -> dict[int, float]:

@@ -18,7 +18,7 @@ from gemma_trainer.data.render import Renderer
 from gemma_trainer.evaluate.metrics import LABELS, METRICS
 from gemma_trainer.families.family import RenderError
 from gemma_trainer.models.resolve import read_run, resolve_model
-from gemma_trainer.plan.adapter import CONFIG
+from gemma_trainer.plan.adapter import is_adapter
 from gemma_trainer.plan.hardware import detect, share_cores
 from gemma_trainer.plan.packages import missing_packages
 from gemma_trainer.plan.plan import choose_dtype
@@ -105,7 +105,7 @@ def find_subject(args: Namespace) -> Subject:
 def check_adapter(folder: str | None) -> None:
     """Raises Failure (exit 2) for a folder of whole weights, as a run with --mode full leaves."""
     path = Path(folder or "").expanduser()
-    if folder and (path / "config.json").is_file() and not (path / CONFIG).is_file():
+    if folder and (path / "config.json").is_file() and not is_adapter(path):
         text = f"--adapter {folder} holds a whole model and no adapter"
         raise Failure(USAGE, "usage", text, fix=f"Use --model {folder} instead, without --adapter.")
 

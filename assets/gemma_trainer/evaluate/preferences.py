@@ -132,10 +132,15 @@ def _compare(policy, states, other: tuple | None, targets: torch.Tensor) -> tupl
 def _log_softmax(model, states: torch.Tensor) -> torch.Tensor:
     model = bare(model)
     scores = model.get_output_embeddings()(states).float()
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    cap = soft_cap(model)
     if cap:
         scores = cap * torch.tanh(scores / cap)
     return scores.log_softmax(-1)
+
+
+def soft_cap(model) -> float | None:
+    """Within which a model's own configuration keeps its logits."""
+    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
 def bare(model):

@@ -71,9 +71,9 @@ def load_checkpoint(
     *,
     dtype: str,
     device: str,
-    quantize: bool,
+    quantize: bool = False,
     split: bool = False,
-    trust_remote_code: bool,
+    trust_remote_code: bool = False,
     new: frozenset[str] = frozenset(),
     **options,
 ) -> PreTrainedModel:

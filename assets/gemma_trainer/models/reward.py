@@ -89,24 +89,15 @@ def scores(config: dict) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or [])
 
 
-def load_base(
-    reference: str,
-    *,
-    dtype: str,
-    device: str,
-    quantize: bool = False,
-    split: bool = False,
-    trust_remote_code: bool = False,
-) -> PreTrainedModel:
-    """A causal checkpoint with a new head of zeros: every score begins at 0 and the loss at ln 2.
+def load_base(reference: str, **loading) -> PreTrainedModel:
+    """A causal checkpoint with a new head of zeros: every score begins at 0 and the loss at ln 2. `loading` as `load_model`
+    takes it.
 
     A random head would give scores of any size, as large as the hidden states of the model are. Every other weight comes
     from the checkpoint, or Failure (exit 5) is raised.
     """
-    options = {"dtype": dtype, "device": device, "quantize": quantize, "split": split}
-    options["trust_remote_code"] = trust_remote_code
     with _without_reports():  # that the head is new is meant
-        model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **options)
+        model = load_checkpoint(reference, reward_class, new=NEW, num_labels=1, **loading)
     model.get_submodule(HEAD).weight.data.zero_()
     return model
 

@@ -9,6 +9,11 @@ from gemma_trainer.data.reading.sources import data_hash
 CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 
 
+def is_adapter(reference: str | Path) -> bool:
+    """Whether a folder holds an adapter, a run's for instance."""
+    return (Path(reference).expanduser() / CONFIG).is_file()
+
+
 def weights_of(folder: Path) -> Path | None:
     return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
 
@@ -16,4 +21,4 @@ def weights_of(folder: Path) -> Path | None:
 def adapter_hash(folder: Path) -> str | None:
     """None where the folder holds no adapter."""
     weights = weights_of(folder)
-    return data_hash([folder / CONFIG, weights]) if weights and (folder / CONFIG).is_file() else None
+    return data_hash([folder / CONFIG, weights]) if weights and is_adapter(folder) else None

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan import plan as planning
+from gemma_trainer.plan.adapter import is_adapter
 from gemma_trainer.plan.fit import Fit, Wishes, budget_of, longest, settings_for
 from gemma_trainer.plan.hardware import Hardware
 from gemma_trainer.plan.memory import GIB, Settings, estimate
-from gemma_trainer.plan.size import ModelSize, is_adapter, released
+from gemma_trainer.plan.size import ModelSize, released
 from gemma_trainer.rows.commands import changed
 from gemma_trainer.rows.problems import Problem
 

@@ -13,6 +13,7 @@ from gemma_trainer.families.shape import Shape, read_shape
 from gemma_trainer.models.load import TOWERS, adapter_base
 from gemma_trainer.models.resolve import HUB_ID
 from gemma_trainer.models.tensors import read_headers
+from gemma_trainer.plan.adapter import is_adapter
 from gemma_trainer.rows.problems import USAGE, Failure
 
 TOKEN_BYTES = 127  # of tokenizer.json for each word of the vocabulary, in Gemma 3's
@@ -48,10 +49,6 @@ def size_of(reference: str, config: dict | None = None) -> ModelSize:
         name = reference if "/" in reference else next(own, known.ids[0])
         return released(known, name)
     raise _unknown(reference)
-
-
-def is_adapter(reference: str | Path) -> bool:
-    return (Path(reference).expanduser() / "adapter_config.json").is_file()
 
 
 def released(checkpoint: Checkpoint, name: str | None = None) -> ModelSize:

@@ -19,8 +19,8 @@ def command(script: str | Path, *words: object) -> str:
 
 def without(flag: str, words: list[str], values: int = 1) -> list[str]:
     """The words without a flag and its values."""
-    values = {at + more for at, word in enumerate(words) if word == flag for more in range(1, values + 1)}
-    left = (word for at, word in enumerate(words) if at not in values)
+    gone = {at + more for at, word in enumerate(words) if word == flag for more in range(1, values + 1)}
+    left = (word for at, word in enumerate(words) if at not in gone)
     return [word for word in left if word != flag and not word.startswith(f"{flag}=")]
 
 

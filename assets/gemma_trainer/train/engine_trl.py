@@ -93,14 +93,6 @@ def report(trainer: Trainer, measures: dict[str, float]) -> dict[str, float]:
     return metrics
 
 
-def before_training(trainer: Trainer) -> None:
-    """Call it after a measurement: accelerate prepares a model once, and one that was prepared for evaluation would not be
-    wrapped in DDP, so each process would train on its own rows alone, without an error."""
-    if not trainer.is_fsdp_enabled and not trainer.is_deepspeed_enabled:
-        trainer.accelerator.free_memory()
-        trainer.model._is_accelerate_prepared = False
-
-
 def silenced(trainer: Trainer) -> Trainer:
     """Without the callbacks that print to stdout, which belongs to the result."""
     trainer.remove_callback(PrinterCallback)

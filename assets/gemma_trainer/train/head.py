@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from gemma_trainer.evaluate.preferences import bare
+from gemma_trainer.evaluate.preferences import bare, soft_cap
 from gemma_trainer.plan.memory import SCORES_AT_A_TIME
 
 IGNORED = -100  # label that carries no loss
@@ -39,7 +39,7 @@ def add_head(model) -> None:
     are. A copy of the model needs a head of its own."""
     model = bare(model)
     whole = model.forward
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    cap = soft_cap(model)
 
     @wraps(type(model).forward)
     def forward(self, *args, scored: bool = False, labels=None, **kwargs):

@@ -106,9 +106,9 @@ class Recovery:
         args.gradient_accumulation_steps = share // micro
         trainer.optimizer = None  # comes back from the checkpoint
         trainer._metrics["train"].clear()  # of the unfinished step
-        from gemma_trainer.train.engine_trl import before_training
-
-        before_training(trainer)
+        # accelerate prepares a model once, and the second loop prepares it again.
+        trainer.accelerator.free_memory()
+        trainer.model._is_accelerate_prepared = False
         _free()
         return checkpoint
 

@@ -216,7 +216,6 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
     from gemma_trainer.models.load import load_tokenizer_files, quiet_libraries
 
     quiet_libraries()  # before bitsandbytes is imported, which speaks while it is
-    from gemma_trainer.train.engine_trl import before_training
     from gemma_trainer.train.guards import (
         BoundedLoss,
         Checkpoints,
@@ -249,7 +248,6 @@ def train(method: Method, prepared: Prepared, args: Namespace, run: RunDirectory
         before = dict.fromkeys(method.measures)  # it is split when training begins, and no process holds all of it
     elif before is None:
         before = method.measure(trainer)
-        before_training(trainer)
     broken = _failure(lambda: check_finite(finite, trainer, prepared.train, plan, run))
     if is_first() and broken is None:
         run.update(metrics={"before": before})

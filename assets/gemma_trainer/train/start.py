@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gemma_trainer.models.load import adapter_base
 from gemma_trainer.models.resolve import HUB_ID, is_local, read_run
 from gemma_trainer.models.reward import is_reward_model
-from gemma_trainer.plan.adapter import CONFIG, WEIGHTS, adapter_hash, weights_of
+from gemma_trainer.plan.adapter import CONFIG, WEIGHTS, adapter_hash, is_adapter, weights_of
 from gemma_trainer.rows.problems import USAGE, Failure
 
 
@@ -36,13 +36,13 @@ def find_start(model: str | None, adapter: str | None) -> Start:
     for name in filter(None, (adapter, model)):
         if is_reward_model(Path(name).expanduser()):
             raise reward_model_given(name)
-    if not (folder / CONFIG).is_file():
+    if not is_adapter(folder):
         if adapter and (folder / "config.json").is_file() and not model:
             return _model(str(folder))  # the run directory of a full fine-tuning
         if adapter:
             raise Failure(USAGE, "adapter-unreadable", f"--adapter {adapter} holds no {CONFIG}")
         return _model(model)
-    if adapter and model and (Path(model).expanduser() / CONFIG).is_file():
+    if adapter and model and is_adapter(model):
         raise Failure(
             USAGE, "usage", f"--model {model} holds an adapter itself; give one of the two, or its base model"
         )
