@@ -23,7 +23,7 @@ from gemma_trainer.data.running.judge import Judge
 from gemma_trainer.data.running.keys import Keys, Table
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.families.catalogue import family_names, get_family
-from preparing import GOOD, assistant, chat, prep, user
+from preparing import GOOD, assistant, chat, codes, prep, user
 from scripts import command
 
 CASES = Path(__file__).parent / "cases"
@@ -99,6 +99,52 @@ def test_fast_path_says_what_the_slow_one_says(tmp_path_factory, lines, family, 
     options = Options(family=get_family(family), max_length=600)
     with mock.patch.object(plain, "_FEW", few):
         assert told(file, options) == told(file, options, fast=False)
+
+
+STORED = st.sampled_from([json.dumps, str])  # as JSON, or as Python prints it
+
+
+@st.composite
+def side(draw, role: str) -> object:
+    """What a column of a pair may hold: text, messages, messages in text."""
+    if draw(st.integers(0, 2)) == 0:
+        return draw(TEXTS)
+    answers = [assistant(text) for text in draw(st.lists(TEXTS, min_size=1, max_size=2))]
+    messages = answers if role == "assistant" else draw(st.one_of(PAIRS.map(lambda pairs: pairs[:-1]), MESSAGES))
+    if draw(st.integers(0, 4)) == 0:
+        return draw(st.sampled_from(["", " ", "\n"])) + draw(STORED)(messages)
+    return messages
+
+
+@st.composite
+def pair_line(draw) -> bytes:
+    row = {"prompt": draw(side("user")), "chosen": draw(side("assistant")), "rejected": draw(side("assistant"))}
+    if draw(st.integers(0, 5)) == 0:
+        row["rejected"] = row["chosen"]
+    return json.dumps(row, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass") + b"\n"
+
+
+@settings(max_examples=250, deadline=None)
+@given(lines=st.lists(pair_line(), min_size=1, max_size=6), family=st.sampled_from(family_names()))
+def test_fast_path_says_of_pairs_what_the_slow_one_says(tmp_path_factory, lines, family):
+    file = tmp_path_factory.mktemp("fast") / "pairs.jsonl"
+    file.write_bytes(b"".join(lines))
+    options = Options(task="dpo", family=get_family(family), max_length=600)
+    assert told(file, options) == told(file, options, fast=False)
+
+
+@pytest.mark.parametrize("task", ["dpo", "rm"])
+@pytest.mark.parametrize("columns", [("chosen", "rejected"), ("prompt",), ("prompt", "chosen", "rejected")])
+def test_messages_stored_as_text_are_seen_in_pairs(tmp_path, task, columns):
+    """As JSON they are decoded and told, as Python prints them the row is refused, by every command alike."""
+    row = {"prompt": [user("Name a bird.")], "chosen": [assistant("A heron.")], "rejected": [assistant("A brick.")]}
+    file = tmp_path / "pairs.jsonl"
+    for stored, expected in ((json.dumps, {"text-decoded"}), (str, {"python-literal"})):
+        file.write_text(json.dumps({**row, **{name: f" {stored(row[name])}" for name in columns}}), "utf-8")
+        for words in (["validate"], ["stats"], ["convert", "--out", tmp_path / "out.jsonl", "--overwrite"]):
+            code, document = prep(words[0], file, "--task", task, "--family", "gemma3", *words[1:])
+            assert code == (0 if stored is json.dumps else 3), words
+            assert words[0] == "convert" or codes(document) == expected, words
 
 
 def test_fast_path_takes_what_is_plain(tmp_path):

@@ -86,7 +86,7 @@ class PlainPairs(Plain):
 
 
 def _messages(side: str | list, role: str) -> tuple[list[dict], int]:
-    """(messages, how many strings of the line they are made of)."""
+    """(messages, how many strings of the line they are made of); none where a text may be a stored list of them."""
     if isinstance(side, str):
-        return [{"role": role, "content": side}], 1
+        return ([], 0) if side.lstrip().startswith("[") else ([{"role": role, "content": side}], 1)
     return as_dicts(side), 4 * len(side)
