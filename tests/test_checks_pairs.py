@@ -6,8 +6,8 @@ import pytest
 
 from gemma_trainer.data.checking.check_lengths import LengthBias, cut_code
 from gemma_trainer.data.checking.check_teacher import is_loop
-from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, pair
-from preparing import TOOLS, assistant, call, user
+from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, noted, pair
+from preparing import TOOLS, assistant, call, result, user
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,32 @@ from preparing import TOOLS, assistant, call, user
 )
 def test_fault_of_a_pair(row, expected):
     assert judge(row, task="dpo")[1] == expected
+
+
+TWICE = [assistant("x"), assistant("d")]
+CALLED = [assistant("", tool_calls=[call()]), result(tool_call_id="c1")]
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+@pytest.mark.parametrize("prompt", [[user("a")], [SYSTEM, user("a")], ROUND[:3]])
+def test_turns_inside_an_answer_are_checked_as_those_of_a_conversation(side, prompt):
+    """Paths count from the answer; a prompt's own faults are told once."""
+
+    def told(answer: list[dict], family: str) -> set[tuple[str, str]]:
+        row = pair(prompt=prompt, tools=TOOLS if "tool" in str(prompt + answer) else None, **{side: answer})
+        found = [(note.code, note.path) for note in noted(row, family, "dpo")[1].found]
+        assert len(found) == len(set(found))
+        return set(found)
+
+    assert told(TWICE, "gemma4") == {("answers-glued", f"{side}[1]")} and told(TWICE[:1], "gemma4") == set()
+    assert told(TWICE, "functiongemma") == set()
+    assert told([*CALLED, assistant("d")], "gemma4") == set()
+    assert told(CALLED, "gemma4") == {("ends-with-tool", f"{side}[1]")}
+    if prompt[-1]["role"] == "user":
+        for family in ("gemma1", "gemma2", "gemma3", "gemma3n"):
+            assert told(TWICE, family) == {("roles-not-alternating", f"{side}[1].role")}
+    data, codes = judge(pair(prompt=prompt, **{side: TWICE}), task="dpo", asked=frozenset({"merge-turns"}))
+    assert data[side] == [assistant("x\n\nd")] and codes - {"tool-undeclared", "tool-linked"} == {"turns-merged"}
 
 
 @pytest.mark.parametrize(

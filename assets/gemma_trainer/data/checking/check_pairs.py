@@ -38,6 +38,8 @@ def check_preference(row: dict, setting: Setting, notes: Notes) -> None:
             notes.fault("answer-role", "an answer holds turns of other speakers", side)
         else:
             check_conversation([*prompt, *answer], row, setting, notes, side, start=len(prompt), shift=len(prompt))
+            if answer[-1]["role"] == TOOL:
+                notes.fault("ends-with-tool", "the last message is a tool result", f"{side}[{len(answer) - 1}]")
     if row.get("tools"):
         for name in ("prompt", *SIDES):
             check_required(row[name], row["tools"], notes, name)

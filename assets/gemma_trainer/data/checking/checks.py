@@ -62,8 +62,7 @@ def check_conversation(
                 _check_text(text, role, family, notes, f"{where}.{key}")
     if not plain or tools:
         check_calls(messages, tools, setting, notes, path, start, shift)
-    if start == 0:
-        _check_order(messages, family, notes, path)
+    _check_order(messages, family, notes, path, start, shift)
 
 
 def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes, side: str | None = None) -> None:
@@ -153,20 +152,20 @@ def _is_text(parts: list) -> bool:
     return all(part.get("type") == "text" for part in parts)
 
 
-def _check_order(messages: list[dict], family: Family, notes: Notes, path: str) -> None:
-    first = 1 if messages[0]["role"] == SYSTEM else 0
-    if first and family.system == "refused":
+def _check_order(messages: list[dict], family: Family, notes: Notes, path: str, start: int, shift: int) -> None:
+    """Who speaks in turn from index `start` on; what begins there, behind a prompt, is an answer."""
+    first = start or (1 if messages[0]["role"] == SYSTEM else 0)
+    if first > start and family.system == "refused":
         text = "a system message with no user message behind it" if path == "messages" else "a system message"
         notes.fault("system-refused", text, f"{path}[0]")
-    wanted = USER
+    wanted = ASSISTANT if start else USER
     for at in range(first, len(messages)):
-        role = messages[at]["role"]
+        role, where = messages[at]["role"], f"{path}[{at - shift}]"
         if not family.alternates:
-            if role == ASSISTANT and at and messages[at - 1]["role"] == ASSISTANT and _is_glued(messages, at, family):
-                text = "an assistant message follows another: the template joins them"
-                notes.fault("answers-glued", text, f"{path}[{at}]")
+            if role == ASSISTANT and at > start and _is_glued(messages, at, family):
+                notes.fault("answers-glued", "an assistant message follows another: the template joins them", where)
         elif role == SYSTEM:
-            notes.fault("system-not-first", "a system message after the start", f"{path}[{at}]")
+            notes.fault("system-not-first", "a system message after the start", where)
             return
         elif role == TOOL:
             return  # told as tools-unsupported
@@ -174,13 +173,14 @@ def _check_order(messages: list[dict], family: Family, notes: Notes, path: str) 
             opens = at == first  # nothing to join it with
             text = "an assistant message begins the conversation" if opens else f"two {role} messages in a row"
             text += f"; the template wants the {wanted} there"
-            notes.fault("roles-not-alternating", text, f"{path}[{at}].role", _ASSISTANT_FIRST if opens else None)
+            notes.fault("roles-not-alternating", text, f"{where}.role", _ASSISTANT_FIRST if opens else None)
             return
         wanted = USER if role == ASSISTANT else ASSISTANT
 
 
 def _is_glued(messages: list[dict], at: int, family: Family) -> bool:
-    return "glued-answers" in family.traps and "tool_calls" not in messages[at - 1]
+    before = messages[at - 1]
+    return before["role"] == ASSISTANT and "glued-answers" in family.traps and "tool_calls" not in before
 
 
 def _check_characters(text: str, notes: Notes, path: str) -> None:
