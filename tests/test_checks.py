@@ -194,6 +194,9 @@ def test_parts(family, row, expected):
         ("gemma3", {"text": "<start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\n"}, {"answer-empty", "text-rendered"}),
         ("gemma3", {"text": RENDERED}, {"text-rendered"}),
         ("gemma3", {"text": RENDERED + "<eos>"}, {"text-rendered"}),
+        ("gemma3", {"text": "The sea.<end_of_turn>\n<eos>"}, {"text-plain"}),
+        ("gemma3", {"text": "<bos><end_of_turn>\n<eos>"}, {"text-empty"}),
+        ("gemma3", {"text": RENDERED.replace("a<end_of_turn>", "a")}, {"text-terminator-missing", "text-rendered"}),
         ("gemma3", {"text": RENDERED.replace("model", "assistant")}, {"text-rendered", "text-role-unknown"}),
         ("gemma3", {"text": RENDERED.replace("user", "system")}, {"text-rendered", "text-role-unknown"}),
         ("gemma3", {"text": RENDERED.replace("user\n", "user ")}, {"text-rendered", "text-turns-differ"}),
@@ -204,12 +207,32 @@ def test_fault_of_a_text(family, row, expected):
     judged_as(row, family, expected)
 
 
+@pytest.mark.parametrize("family", family_names())
+@pytest.mark.parametrize("behind", ["", "\n", "\n\n", "<eos>", "\n<eos>", "\n<eos>\n"])
+@pytest.mark.parametrize("middle", [False, True])
+def test_turns_of_the_model_say_something_and_end(family, behind, middle):
+    """The last turn and those before it, whatever stands behind the last terminator."""
+    start, end = get_family(family).turn_start, get_family(family).turn_end
+    whole = f"{start}user\nBread?{end}\n{start}model\nRye.{end}"
+
+    def told(said: str, end: str = end) -> set[str]:
+        text = f"{start}user\nHi{end}\n{start}model\n{said}{end}"
+        return judge({"text": f"{text}\n{whole}{behind}" if middle else text + behind}, family)[1] - {"text-rendered"}
+
+    assert told("Ho") == set()
+    for blank in ("", " ", "\n\n", "\u200b", "<|channel>thought\nWhy?\n<channel|>", "<|channel>thought\n<channel|>"):
+        assert told(blank) == {"answer-empty"}, repr(blank)
+    assert told("Ho", end="") == {"text-terminator-missing"}
+
+
 def test_texts_of_the_goldens_are_laid_out_as_the_template_does(goldens):
     forged = {"32_tool_without_call", "36_unknown_role", "37_control_token_in_user_text", "52_sharegpt_roles_unmapped"}
+    forged |= {"38_content_none"}  # an answer that is empty
     told = {"control-token", "text-role-unknown", "text-turns-differ"}
     for golden in goldens:
+        ended = set() if golden.get("add_generation_prompt") else {"answer-empty", "text-terminator-missing"}
         for family in (name for name, source in GOLDEN_FAMILIES.items() if source == golden["family"]):
-            if golden.get("rendered") and judge({"text": golden["rendered"]}, family)[1] & told:
+            if golden.get("rendered") and judge({"text": golden["rendered"]}, family)[1] & (told | ended):
                 assert golden["name"] in forged
 
 

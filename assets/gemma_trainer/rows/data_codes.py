@@ -241,7 +241,7 @@ TEXT: Entries = {
     "text-plain": (WARNING, "A text column trains as continued pretraining: no turns, loss on everything.", "Use messages to train a chat model."),
     "text-rendered": (WARNING, "Text is rendered already: turn marks are there, but loss covers the prompts too.", "`convert --from rendered` reads it back to messages, which train on answers only."),
     "text-bos": (WARNING, "Text starts with <bos>, and tokenizers add another.", "`convert` strips it."),
-    "text-terminator-missing": (WARNING, "The last turn of a rendered text is not closed: the model never learns to stop.", "Add the terminator, or use messages."),
+    "text-terminator-missing": (WARNING, "A turn of a rendered text is not closed: the model never learns to stop.", "Add the terminator, or use messages."),
     "text-wrong-family": (ERROR, "Text is rendered for another Gemma family.", "Choose that family, or use messages."),
     "text-role-unknown": (ERROR, "A rendered text opens a turn with a header that the family does not know.", "Write the headers as the template does: the assistant is `model`."),
     "text-turns-differ": (WARNING, "The turns of a rendered text are not laid out as the template does it.", "Write a line break behind each role and each terminator, or use messages."),

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from gemma_trainer.data.checking.marks_in_text import foreign_format, foreign_tokens, is_special, owners, tokens_in
+from gemma_trainer.data.checking.marks_in_text import (
+    foreign_format,
+    foreign_tokens,
+    is_special,
+    owners,
+    tokens_in,
+    visible,
+)
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family
 
@@ -41,7 +48,7 @@ def _leading_bos(text: str, family: Family) -> int:
 def said(text: str, family: Family) -> str:
     """A text without the marks around it that begin and end a sequence."""
     bos = family.bos * _leading_bos(text, family)
-    return text.strip().removeprefix(bos).removesuffix(family.eos).removesuffix(family.turn_end)
+    return text.strip().removeprefix(bos).removesuffix(family.eos).rstrip().removesuffix(family.turn_end)
 
 
 def repair_text(row: dict, family: Family) -> dict:
@@ -69,14 +76,24 @@ def _check_plain(text: str, family: Family, notes: Notes) -> None:
 
 
 def _check_rendered(text: str, family: Family, notes: Notes) -> None:
-    opened, closed = text.rfind(family.turn_start), text.rfind(family.turn_end)
-    last = text[opened:].removeprefix(family.turn_start).removesuffix(family.turn_end)
-    if last.strip() in ("model", ""):
-        notes.fault("answer-empty", "the last turn of the model says nothing", "text")
-    elif opened > closed:
-        notes.fault("text-terminator-missing", f"the last turn lacks {family.turn_end}", "text")
+    turns = text.split(family.turn_start)[1:]
+    faults: dict[str, str] = {}  # each told once
+    for number, turn in enumerate(turns, 1):
+        which = "the last turn" if number == len(turns) else f"turn {number}"
+        role, _, body = said(turn, family).partition("\n")
+        if role.strip() in ("model", "") and not visible(body):
+            faults.setdefault("answer-empty", f"{which} is the model's and says nothing")
+        elif not _is_closed(turn, family):
+            faults.setdefault("text-terminator-missing", f"{which} lacks {family.turn_end}")
+    for code, message in faults.items():
+        notes.fault(code, message, "text")
     notes.fault("text-rendered", "the text is rendered already: loss covers the prompts too", "text")
     _check_turns(text, family, notes)
+
+
+def _is_closed(turn: str, family: Family) -> bool:
+    """A turn ends with the terminator, or waits for the result of its call."""
+    return family.turn_end in turn or (family.result is not None and turn.rstrip().endswith(family.result[0]))
 
 
 def _check_turns(text: str, family: Family, notes: Notes) -> None:

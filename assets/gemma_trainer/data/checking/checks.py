@@ -16,6 +16,7 @@ from gemma_trainer.data.checking.marks_in_text import (
     is_special,
     owners,
     tokens_in,
+    visible,
 )
 from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
@@ -23,13 +24,12 @@ from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.blame import blamed, path_in_row
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
-from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, says_nothing, text_of, texts
+from gemma_trainer.rows.content import BLANK_WORDS, is_blank, media_of, says_nothing, text_of, texts
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
 _THINK_OPENS = re.compile(r"\s*<(think(?:ing)?)>")
 # Reasoning models' replies often begin inside the thought; an answer about the tag has it within a line.
 _THINK_CLOSES = re.compile(r"^\s*</think(?:ing)?>\s*$", re.MULTILINE)
-_THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
 
 _ASSISTANT_FIRST = "Drop the first message, make it a system message, or put the user message it answers before it."
 
@@ -128,24 +128,14 @@ def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> No
     content = message["content"]
     if "tool_calls" in message:
         return
-    if not (said := _visible(content)):
+    if not (seen := visible(text_of(content))):
         if message.get("weight") != 0:
             what = "nothing but media" if not says_nothing(content) and not text_of(content) else "nothing"
             notes.fault("answer-empty", f"an assistant message says {what}", f"{where}.content")
     elif content.__class__ is list and not _is_text(content):
         notes.fault("media-in-answer", "the model writes text only", f"{where}.content")
     elif text_of(content) in BLANK_WORDS:
-        notes.fault("blank-as-word", f"the answer is the word {said}", f"{where}.content")
-
-
-def _visible(content: object) -> str:
-    """What an answer says beside its thinking."""
-    text = text_of(content).strip()
-    if text[:1] in UNSEEN and is_blank(text):
-        return ""
-    if text.endswith((">", "</think>")) and text.startswith("<"):
-        return _THOUGHTS.sub("", text).strip()
-    return text
+        notes.fault("blank-as-word", f"the answer is the word {seen}", f"{where}.content")
 
 
 def _is_text(parts: list) -> bool:
