@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma_trainer.data.checking.check_lengths import LengthBias, cut_code
 from gemma_trainer.data.checking.check_teacher import is_loop
-from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, noted, pair
+from gemma_trainer.data.checking.process import process
+from gemma_trainer.data.checking.setting import Setting
+from gemma_trainer.data.notes import Notes
+from gemma_trainer.data.options import Options
+from gemma_trainer.data.shown import CALL_REASONING, CALLS
+from gemma_trainer.families.catalogue import family_names, get_family
+from judging import CASES, IMAGE, ROUND, SYSTEM, TEXT, is_refused, judge, noted, pair
 from preparing import TOOLS, assistant, call, result, user
 
 
@@ -84,6 +92,50 @@ def test_turns_inside_an_answer_are_checked_as_those_of_a_conversation(side, pro
             assert told(TWICE, family) == {("roles-not-alternating", f"{side}[1].role")}
     data, codes = judge(pair(prompt=prompt, **{side: TWICE}), task="dpo", asked=frozenset({"merge-turns"}))
     assert data[side] == [assistant("x\n\nd")] and codes - {"tool-undeclared", "tool-linked"} == {"turns-merged"}
+
+
+def calling(arguments: object, id: str = "c1", then: object = None, **more: object) -> list[dict]:
+    """A call, its result and an answer; a call alone without `then`."""
+    message = assistant("", tool_calls=[call(arguments=arguments, id=id)], **more)
+    return [message] if then is None else [message, result(then, tool_call_id=id), assistant("So.")]
+
+
+ARGUMENTS = [
+    {"station": "North", "hour": 6},
+    {"hour": 6, "station": "North"},
+    {"hour": 6.5},
+    {"where": {"a": 1, "b": [2]}},
+]
+ARGUMENTS += [{"where": {"b": [2], "a": 1}}, {"hour": "6"}]
+ANSWERS = st.one_of(
+    st.builds(calling, st.sampled_from(ARGUMENTS), st.sampled_from(["c1", "c2"]), st.sampled_from([None, "x", {"a": 1}, {"a": 2}])),
+    st.builds(calling, st.just(ARGUMENTS[0]), reasoning_content=st.sampled_from(["r", "s"])),
+    st.lists(st.builds(assistant, st.sampled_from(["a", " a\n", "b", "ab", "a <b>"])), min_size=1, max_size=2),
+    st.builds(lambda thought, text: [assistant(f"<|channel>thought\n{thought}\n<channel|>{text}")], st.sampled_from("rs"), st.sampled_from("ab")),
+    st.builds(lambda thought, text: [assistant(text, reasoning_content=thought)], st.sampled_from("rs"), st.sampled_from("ab")),
+    st.builds(lambda texts: [assistant([{"type": "text", "text": text} for text in texts])], st.lists(st.sampled_from(["a", "b "]), min_size=1, max_size=2)),
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(chosen=ANSWERS, rejected=ANSWERS, family=st.sampled_from(family_names()))
+def test_pairs_are_identical_where_the_template_writes_the_same(chosen, rejected, family):
+    """Ids, the order of keys, reasoning and thoughts that are left out, texts that are joined: all in one."""
+    row, notes = noted(pair(chosen=chosen, rejected=rejected), family, "dpo")
+    told = {note.code for note in notes.found}
+    if row is None or is_refused(row, told - {"pair-identical"}):
+        return
+    render = get_family(family).render
+    texts = ["".join(piece.text for piece in render([*row["prompt"], *row[side]])) for side in ("chosen", "rejected")]
+    assert ("pair-identical" in told) == (texts[0] == texts[1])
+
+
+def test_reasoning_that_the_template_in_use_hides_tells_no_pair_apart():
+    row = pair(chosen=[assistant("b", reasoning_content="r")], rejected=[assistant("b", reasoning_content="s")])
+    assert "pair-identical" not in judge(row, task="dpo")[1] and "pair-identical" in judge(row, "gemma3", "dpo")[1]
+    chosen, notes = get_family("gemma4"), Notes()
+    process(row, Options(task="dpo", family=chosen), Setting(chosen, CASES, frozenset({CALLS, CALL_REASONING})), notes)
+    assert [note.code for note in notes.found if note.code.startswith("pair")] == ["pair-identical"]
 
 
 @pytest.mark.parametrize(

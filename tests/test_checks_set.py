@@ -13,7 +13,7 @@ from gemma_trainer.data.report import Report
 from gemma_trainer.data.split import split_by_prompt
 from gemma_trainer.rows.problems import Problem
 from judging import pair
-from preparing import GOOD, assistant, chat, user
+from preparing import GOOD, TOOLS, assistant, call, chat, result, user
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,32 @@ def test_rows_against_each_other(tmp_path):
     leak = [{**GOOD, "split": "train"}, {**chat(user("Name a  BREAD."), assistant("Oat.")), "split": "test"}]
     assert told(tmp_path, "sft", *leak) == [("split-leak", 2)]
     assert told(tmp_path, "sft", GOOD, {"prompt": "a", "completion": "b"}) == [("mixed-layouts", 2)]
+
+
+def test_ids_of_calls_and_the_order_of_arguments_make_no_other_row(tmp_path):
+    def called(id: str, *arguments: tuple) -> list[dict]:
+        return [
+            assistant("", tool_calls=[call(arguments=dict(arguments), id=id)]),
+            result("3", tool_call_id=id),
+            assistant("3."),
+        ]
+
+    place, hour = ("station", "North"), ("hour", 6)
+    first, same, other = called("c1", place, hour), called("c2", hour, place), called("c1", place, ("hour", 7))
+    rows = [chat(user("Tide?"), *answer, tools=TOOLS) for answer in (first, other, same)]
+    assert told(tmp_path, "sft", *rows) == [("duplicate-row", 3)]
+    pairs = [
+        pair(chosen=first, rejected="c"),
+        pair(chosen=other, rejected="c"),
+        pair(chosen=same, rejected="c"),
+        pair(chosen="c", rejected=same),
+    ]
+    assert told(tmp_path, "dpo", *(dict(one, tools=TOOLS) for one in pairs)) == [
+        ("duplicate-row", 3),
+        ("pair-contradiction", 4),
+    ]
+    thought = [pair(chosen=[assistant("b", reasoning_content=text)]) for text in ("x", "y")]
+    assert "duplicate-row" not in dict(told(tmp_path, "dpo", *thought))
 
 
 @pytest.mark.parametrize("task", ["dpo", "rm"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -56,6 +57,23 @@ def media_of(content: object) -> list[str]:
 def fold(text: str) -> str:
     """The text with case and blanks folded: equal for texts that say the same."""
     return " ".join(text.split()).casefold()
+
+
+def packed(value: object) -> str:
+    """Equal for equal values, in whatever order their keys stand."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def without_ids(messages: list[dict]) -> list[dict]:
+    """Messages without the ids that link results to calls: no template writes them, and the order tells the same."""
+    return [
+        {key: _functions(item) if key == "tool_calls" else item for key, item in m.items() if key != "tool_call_id"}
+        for m in messages
+    ]
+
+
+def _functions(calls: list[dict]) -> list[dict]:
+    return [call["function"] for call in calls]
 
 
 def _part_texts(content: object) -> Iterator[str]:

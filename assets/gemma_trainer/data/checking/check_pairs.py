@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from itertools import chain, zip_longest
 
 from gemma_trainer.data.checking.check_media import check_media
 from gemma_trainer.data.checking.check_tools import check_required, check_tools
-from gemma_trainer.data.checking.checks import check_conversation, check_options, check_renders
+from gemma_trainer.data.checking.checks import check_conversation, check_options, rendered
 from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.layouts.numbers import scores_of
 from gemma_trainer.data.notes import Notes
-from gemma_trainer.rows.content import text_of
+from gemma_trainer.data.shown import CALL_REASONING, REASONING
+from gemma_trainer.families.family import Family
+from gemma_trainer.rows.content import packed, text_of, without_ids
 from gemma_trainer.rows.roles import ASSISTANT, TOOL, USER
 
 SIDES = ("chosen", "rejected")
 LARGEST_MARGIN = 1_000_000  # rewards are some tens at most: what is far beyond drowns every other row, then overflows
+_BESIDE = ("reasoning_content", "tool_calls", "tool_responses")  # what an answer may hold beside its content
 _WORDS, _LETTERS = re.compile(r"\S+"), re.compile(r"[^\W_]+")
 
 
@@ -43,12 +47,12 @@ def check_preference(row: dict, setting: Setting, notes: Notes) -> None:
     if row.get("tools"):
         for name in ("prompt", *SIDES):
             check_required(row[name], row["tools"], notes, name)
-    _check_difference(row, notes)
+    _check_difference(row, setting, notes)
     _check_echo(row, notes)
     _check_margin(row, notes)
     check_media(row, {"prompt": prompt, "chosen": row["chosen"]}, setting, notes)
-    for side in SIDES:
-        check_renders([*prompt, *row[side]], row, setting.family, notes, side)
+    if not _is_plain(row):
+        _check_rendered(row, setting.family, notes)
 
 
 def differ_plainly(asked: str, chosen: str, rejected: str) -> bool:
@@ -58,20 +62,52 @@ def differ_plainly(asked: str, chosen: str, rejected: str) -> bool:
 
 
 def answer_text(messages: list[dict]) -> str:
-    """What an answer says and calls, as one text to compare by."""
-    said = [text_of(message.get("content")).strip() for message in messages]
-    calls = [repr(message["tool_calls"]) for message in messages if message.get("tool_calls")]
-    return "\n".join([*said, *calls])
+    """What an answer thinks, says and calls, as one text to compare by."""
+    first = messages[0]
+    if len(messages) == 1 and len(first) == 2 and first["content"].__class__ is str:  # most answers
+        return first["content"].strip()
+    return "\n".join(chain.from_iterable(map(_said, without_ids(messages))))
 
 
-def _check_difference(row: dict, notes: Notes) -> None:
-    chosen, rejected = answer_text(row["chosen"]), answer_text(row["rejected"])
-    reasons = [[m.get("reasoning_content") for m in row[side]] for side in SIDES]
-    if chosen == rejected and reasons[0] == reasons[1]:
+def _said(message: dict) -> Iterator[str]:
+    content = message["content"]
+    yield packed([message.get("name"), content]) if message["role"] == TOOL else text_of(content).strip()
+    for name in _BESIDE:
+        if message.get(name):
+            yield packed(message[name])
+
+
+def _check_difference(row: dict, setting: Setting, notes: Notes) -> None:
+    chosen, rejected = (answer_text([_shown(m, setting) for m in row[side]]) for side in SIDES)
+    if chosen == rejected:
         if _media(row["chosen"]) == _media(row["rejected"]):
             notes.fault("pair-identical", "chosen and rejected are the same", "chosen")
-    elif _same(_LETTERS, chosen, rejected) and reasons[0] == reasons[1]:
+    elif _same(_LETTERS, chosen, rejected):
         notes.fault("pair-near-identical", "chosen and rejected differ in case, blanks or punctuation only", "chosen")
+
+
+def _shown(message: dict, setting: Setting) -> dict:
+    """The message without reasoning that the template in use leaves out."""
+    if "reasoning_content" not in message:
+        return message
+    hidden = setting.hides(CALL_REASONING if "tool_calls" in message else REASONING)
+    return {**message, "reasoning_content": None} if hidden else message
+
+
+def _is_plain(row: dict) -> bool:
+    """Whether both answers are texts that the template writes as they are."""
+    messages = [message for name in ("prompt", *SIDES) for message in row[name]]
+    if row.get("tools") or not all(len(m) == 2 and m["content"].__class__ is str for m in messages):
+        return False
+    return all(len(row[side]) == 1 and "<" not in row[side][0]["content"] for side in SIDES)
+
+
+def _check_rendered(row: dict, family: Family, notes: Notes) -> None:
+    """Whether the family's renderer takes both sides, and writes anything of what they differ in."""
+    texts = [rendered([*row["prompt"], *row[side]], row, family, notes, side) for side in SIDES]
+    if texts[0] is not None and texts[0] == texts[1] and _media(row["chosen"]) == _media(row["rejected"]):
+        text = f"the template of {family.title} writes chosen and rejected the same"
+        notes.fault("pair-identical", text, "chosen")
 
 
 def _check_echo(row: dict, notes: Notes) -> None:

@@ -65,20 +65,26 @@ def check_conversation(
     _check_order(messages, family, notes, path, start, shift)
 
 
-def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes, side: str | None = None) -> None:
+def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes) -> None:
     """Rows with parts, tools or other fields: whether the family's renderer takes them.
 
     Plain conversations need no such trial, the checks above cover what can go wrong with them.
     """
-    plain = not row.get("tools") and all(m["content"].__class__ is str and len(m) == 2 for m in messages)
-    if plain or any(CODES[note.code].severity == "error" for note in notes.found):
-        return
+    if row.get("tools") or not all(m["content"].__class__ is str and len(m) == 2 for m in messages):
+        rendered(messages, row, family, notes)
+
+
+def rendered(messages: list[dict], row: dict, family: Family, notes: Notes, side: str | None = None) -> str | None:
+    """What the family's renderer writes. None where the row has an error, be it that the renderer refuses it."""
+    if any(CODES[note.code].severity == "error" for note in notes.found):
+        return None
     render = partial(family.render, add_generation_prompt=False, **(row.get("chat_template_kwargs") or {}))
     try:
-        render(messages, row.get("tools"))
+        return "".join([piece.text for piece in render(messages, row.get("tools"))])
     except RenderError as error:
         error = blamed(error, render, messages, row.get("tools"))
         notes.fault(error.code, str(error), path_in_row(error.path or "messages", row, side))
+        return None
 
 
 def check_sft(row: dict, setting: Setting, notes: Notes) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from functools import lru_cache
 
 from gemma_trainer.data.checking.check_pairs import answer_text
 from gemma_trainer.data.reading.hashing import key_function
-from gemma_trainer.rows.content import fold, text_of
+from gemma_trainer.rows.content import fold, packed, text_of, without_ids
 
 SPLIT_COLUMNS = ("split", "subset", "fold", "partition")
 BETWEEN = "\x1f"  # stands between the contents of a row
@@ -98,11 +97,11 @@ class Keys:
 def row_key(row: dict) -> int:
     """Equal for rows that train the same: texts, roles, calls and tools, not the other columns."""
     if "messages" not in row:
-        return _key(row["text"]) if "text" in row else _key(_packed(row.get("input_ids")))
+        return _key(row["text"]) if "text" in row else _key(packed(row.get("input_ids")))
     messages = row["messages"]
     if not row.get("tools") and all(len(m) == 2 and m["content"].__class__ is str for m in messages):
         return chat_key([m["content"] for m in messages], shape_seed(tuple([m["role"] for m in messages])))
-    return _key(_packed([messages, row.get("tools") or None]))
+    return _key(packed([without_ids(messages), row.get("tools") or None]))
 
 
 def chat_key(contents: list[str], seed: int) -> int:
@@ -129,7 +128,3 @@ def _mixed(*keys: int) -> int:
 
 def _hash(data: bytes, seed: int) -> int:
     return key_function()(data, seed) or 1  # 0 is no key
-
-
-def _packed(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
