@@ -8,12 +8,16 @@ from collections import Counter
 import pytest
 
 from gemma_trainer.data.checking.column_types import ColumnTypes
+from gemma_trainer.data.layouts.registry import canonical_row
+from gemma_trainer.data.lengths import guessed_tokens
+from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.pipeline import load_rows
 from gemma_trainer.data.report import Report
 from gemma_trainer.data.split import split_by_prompt
+from gemma_trainer.families.catalogue import get_family
 from gemma_trainer.rows.problems import Problem
-from judging import pair
-from preparing import GOOD, TOOLS, assistant, call, chat, result, user
+from judging import ROUND, pair
+from preparing import GOOD, TOOLS, assistant, call, chat, codes, prep, result, user
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,48 @@ def test_length_is_guessed_by_script(tmp_path, letter, count, over):
     )
     list(stream)
     assert ("over-length" in report.warnings_by_code) is over
+
+
+LONG = "A long way. " * 2000
+WITH_LONG = {
+    "arguments": chat(*ROUND[:1], assistant("", tool_calls=[call(arguments={"station": LONG})]), *ROUND[2:], tools=TOOLS),
+    "nested": chat(*ROUND[:1], assistant("", tool_calls=[call(arguments={"a": [{"b": LONG}]})]), *ROUND[2:], tools=TOOLS),
+    "result": chat(*ROUND[:2], result({"height": LONG}, tool_call_id="c1"), ROUND[3], tools=TOOLS),
+    "responses": chat(ROUND[0], {**ROUND[1], "tool_responses": [{"name": "get_tide", "response": {"a": LONG}}]}, ROUND[3], tools=TOOLS),
+    "declaration": chat(*ROUND, tools=[{"type": "function", "function": {"name": "get_tide", "description": LONG}}]),
+    "reasoning": chat(user("a"), assistant("b", reasoning_content=LONG)),
+    "kept reasoning": chat(ROUND[0], {**ROUND[1], "reasoning_content": LONG}, *ROUND[2:], *ROUND, tools=TOOLS,
+                           chat_template_kwargs={"preserve_thinking": True}),
+    "lost reasoning": chat(user("a"), assistant("b", reasoning_content=LONG), user("c"), assistant("d")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "functiongemma"])
+@pytest.mark.parametrize("name", WITH_LONG)
+@pytest.mark.parametrize("task", ["sft", "dpo"])
+def test_length_is_guessed_from_all_that_is_rendered(tmp_path, family, name, task):
+    """Calls, results, declarations and reasoning, where the family's template writes them; in warnings and facts alike."""
+    row = WITH_LONG[name]
+    if task == "dpo":
+        head, last = row["messages"][:-1], row["messages"][-1]
+        row = {**row, "prompt": head, "chosen": [last], "rejected": [assistant("x")]}
+        del row["messages"]
+    family = get_family(family)
+    written = guessed_tokens(canonical_row(row, task, Notes()).row, family)
+    shown = {"reasoning": family.thinking, "kept reasoning": family.thinking, "lost reasoning": False}.get(
+        name, family.tools
+    )
+    if name == "result":
+        shown = True  # refused where there are no tools
+    assert (written > 5000) is shown and (shown or written < 1000)
+
+
+@pytest.mark.parametrize("command", ["validate", "stats"])
+def test_guessed_lengths_of_calls_are_told(tmp_path, command):
+    file = _write(tmp_path, WITH_LONG["arguments"])
+    _, document = prep(command, file, "--family", "gemma4", "--max-length", 1000)
+    assert "over-length" in codes(document)
+    assert command == "validate" or document["result"]["stats"]["tokens"]["max"] > 5000
 
 
 def _write(tmp_path, *rows):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gemma_trainer.data.histogram import quantiles
 from gemma_trainer.data.render import Rendered
+from gemma_trainer.families.family import Family
 from gemma_trainer.rows.content import text_of
+from gemma_trainer.rows.roles import TOOL, USER
 
 CHARACTERS_PER_TOKEN = 4  # of English text; only to guess a length without a tokenizer
 WIDE_PER_TOKEN = 1.5  # of Chinese, Japanese and Korean
@@ -58,19 +61,22 @@ def render_all(row: dict, model, loss_on: str = "assistant") -> list[Rendered]:
             for one in sequences(row)]  # fmt: skip
 
 
-def guessed_tokens(row: dict) -> int:
+def guessed_tokens(row: dict, family: Family | None = None) -> int:
     """About how many tokens a canonical row has, of a preference the longer side; of token ids, their number.
 
-    Columns beside those that make the row say nothing.
+    What the template of `family` leaves out does not count. Columns beside those that make the row say nothing.
     """
     if "chosen" in row:
-        sides = _said(row["chosen"]), _said(row["rejected"])
-        return guess(_said(row["prompt"]) + max(sides, key=len))
-    if "messages" in row or "prompt" in row:
-        return guess(_said(row["messages" if "messages" in row else "prompt"]))
-    if "input_ids" in row:
+        chats = [[*row["prompt"], *row[side]] for side in ("chosen", "rejected")]
+    elif "messages" in row or "prompt" in row:
+        chats = [row["messages" if "messages" in row else "prompt"]]
+    elif "input_ids" in row:
         return len(row["input_ids"]) if isinstance(row["input_ids"], list) else 0
-    return guess(row["text"])
+    else:
+        return guess(row["text"])
+    declared = str(row["tools"]) if row.get("tools") and (family is None or family.tools) else ""
+    options = row.get("chat_template_kwargs") or {}
+    return max(guess("".join([declared, *_written(chat, family, options)])) for chat in chats)
 
 
 def guess(text: str) -> int:
@@ -78,5 +84,18 @@ def guess(text: str) -> int:
     return int((len(text) - wide) / CHARACTERS_PER_TOKEN + wide / WIDE_PER_TOKEN)
 
 
-def _said(messages: list[dict]) -> str:
-    return "".join(text_of(message.get("content")) for message in messages)
+def _written(messages: list[dict], family: Family | None, options: dict) -> Iterator[str]:
+    """What stands in messages and is rendered."""
+    tools, thinking = (True, True) if family is None else (family.tools, family.thinking)
+    last_user = max((at for at, message in enumerate(messages) if message["role"] == USER), default=-1)
+    for at, message in enumerate(messages):
+        content = message.get("content")
+        yield text_of(content) or (str(content) if message["role"] == TOOL else "")
+        if len(message) == 2:
+            continue
+        calls = message.get("tool_calls")
+        if thinking and (at > last_user or (calls and options.get("preserve_thinking"))):
+            yield str(message.get("reasoning_content", ""))
+        if tools:
+            yield "".join([str(call["function"]) for call in calls or ()])
+            yield str(message.get("tool_responses", ""))

@@ -170,7 +170,7 @@ class Session:
 
     def stats(self) -> dict:
         """What the rows hold: lengths, roles, turns, tools, scripts, repeats."""
-        run = self._run(self._judge(Shapes()))
+        run = self._run(self._judge(Shapes(self.options.family)))
         stats = Stats()
         for part in run.parts():
             if part.taken is not None:

@@ -6,12 +6,16 @@ from gemma_trainer.data.options import Checked
 from gemma_trainer.data.running.keys import prompt_text
 from gemma_trainer.data.running.part import Part
 from gemma_trainer.data.stats import Stats
+from gemma_trainer.families.family import Family
 
 
 class Shapes:
     """Adds every valid row of a batch to a Stats, and its prompt to what rows are compared by."""
 
     needs_rows = False
+
+    def __init__(self, family: Family):
+        self.family = family
 
     def take(self, checked: Checked, part: Part) -> None:
         if checked.data is not None:
@@ -23,7 +27,7 @@ class Shapes:
 
     def _add(self, row: dict, part: Part) -> None:
         part.taken = part.taken or Stats()
-        part.taken.add(row, *(part.size or (None, None, None)))
+        part.taken.add(row, *(part.size or (None, None, None)), self.family)
         part.keys.put_prompt(part.rows, prompt_text(row), None)
 
 

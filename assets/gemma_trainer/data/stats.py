@@ -10,6 +10,7 @@ from unicodedata import name as character_name
 from gemma_trainer.data.histogram import above, bars, bucket, quantiles
 from gemma_trainer.data.layouts.tokenised import trained_mask
 from gemma_trainer.data.lengths import guessed_tokens
+from gemma_trainer.families.family import Family
 from gemma_trainer.rows.content import media_of, text_of
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
@@ -54,10 +55,17 @@ class Stats:
         self._sizes: defaultdict[str, list[int]] = defaultdict(list)
         self._ascii: list[str] = []
 
-    def add(self, row: dict, tokens: int | None, trained: int | None = None, total: int | None = None) -> None:
+    def add(
+        self,
+        row: dict,
+        tokens: int | None,
+        trained: int | None = None,
+        total: int | None = None,
+        family: Family | None = None,
+    ) -> None:
         """Count a canonical row.
 
-        `tokens` is the row's length, for a preference that of its longer side; None is guessed. `trained` of
+        `tokens` is the row's length, for a preference that of its longer side; None is guessed, for `family`. `trained` of
         them carry loss, over both sides. `total` are the tokens of both sides where that is not `tokens`.
         """
         counts = self.counts
@@ -79,7 +87,7 @@ class Stats:
         if counts["thoughts"] > thoughts:
             counts["thinking rows"] += 1
         if tokens is None:
-            tokens = guessed_tokens(row)
+            tokens = guessed_tokens(row, family)
             counts["guessed"] += 1
         if trained is None:
             counts["mask unknown"] += 1

@@ -146,9 +146,9 @@ class _Run:
             part.saw(layout, item.line or item.row)
         if data is not None:
             self._compare(data, item.line or item.row, notes)
-            if self.options.max_length and (tokens := guessed_tokens(data)) > self.options.max_length:
-                text = f"about {tokens} tokens, over --max-length {self.options.max_length}"
-                notes.fault("over-length", text)
+            limit = self.options.max_length
+            if limit and (tokens := guessed_tokens(data, self.options.family)) > limit:
+                notes.fault("over-length", f"about {tokens} tokens, over --max-length {limit}")
             if self.judge.measure and not is_refused(notes):
                 self._measure(data, notes)
         self._take(self._judged(item, data, notes))
