@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gemma_trainer.data.checking.marks_in_text import WATCHED
 from gemma_trainer.families.catalogue import family_names, get_family
 from judging import IMAGE, ROUND, SYSTEM, TEXT, judge, judged_as, noted, pair
-from preparing import GOOD, TOOLS, assistant, call, chat, user
+from preparing import GOOD, TOOLS, assistant, call, chat, result, user
 from test_families import GOLDEN_FAMILIES
 
 RENDERED = "<start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n"
@@ -205,6 +205,35 @@ def test_parts(family, row, expected):
 )  # fmt: skip
 def test_fault_of_a_text(family, row, expected):
     judged_as(row, family, expected)
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "NaT", "None", "<NA>", "#N/A", "NULL"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "gemma4"])  # system text is in the user's in the first two
+def test_words_for_a_missing_value_are_told_wherever_they_stand(family, word):
+    parts = [{"type": "text", "text": word}]
+    turns = "<|turn>user\n{}<turn|>\n<|turn>model\nb<turn|>\n" if family == "gemma4" else RENDERED.replace("a<", "{}<")
+    rows = {
+        "sft": [chat(system(word), *GOOD["messages"]), chat(user(word), assistant("b")), chat(user("a"), assistant(word)),
+                chat(user(parts), assistant("b")), chat(user("a"), assistant("b", reasoning_content=word)),
+                {"system": word, "prompt": "a", "completion": "b"}, {"system": word, "instruction": "a", "output": "b"},
+                {"conversations": [{"from": "system", "value": word}, {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+                {"question": word, "answer": "b"}, {"text": word}, {"text": turns.format(word)}],
+        "dpo": [pair(system=word), pair(prompt=word), pair(chosen=word), pair(rejected=[assistant("c", reasoning_content=word)])],
+        "prompts": [{"prompt": word}, {"prompt": "a", "system": word}],
+    }  # fmt: skip
+    for task, some in rows.items():
+        for row in some:
+            found = [note for note in noted(row, family, task)[1].found if note.code == "blank-as-word"]
+            assert len(found) == 1, row
+            assert word in found[0].message
+    assert judge(chat(user(f"Is it {word}?"), assistant(f"{word}.")), family)[1] == set()
+
+
+def test_a_word_for_a_missing_value_beside_a_call_is_told_and_that_of_a_tool_is_its_result():
+    answered = [user("Tide?"), assistant("", tool_calls=[call()]), result("None", tool_call_id="c1"), assistant("3.")]
+    assert judge(chat(*answered, tools=TOOLS))[1] == set()
+    answered[1] = {**answered[1], "content": "nan"}
+    assert "blank-as-word" in judge(chat(*answered, tools=TOOLS))[1]
 
 
 @pytest.mark.parametrize("family", family_names())

@@ -129,7 +129,7 @@ LAYOUT: Entries = {
     "system-column": (WARNING, "System text stands in a column beside the messages.", "`convert` makes it the first message."),
     "text-decoded": (WARNING, "Messages are stored as JSON text.", "`convert` writes them as JSON."),
     "python-literal": (ERROR, "Messages are stored as a printed Python list, which is never evaluated.", "Export the rows as JSON or Parquet."),
-    "blank-as-word": (WARNING, "A missing value was written as the word nan or None.", "Export blanks as empty text."),
+    "blank-as-word": (WARNING, "A missing value was written as the word nan or None.", "Export blanks as empty text, unless the word is meant."),
     "target-missing": (ERROR, "The field that should be learned is absent or null.", "Fill it, or leave the row out."),
     "messages-empty": (ERROR, "The list of messages is empty.", "Leave the row out."),
     "messages-type": (ERROR, "Messages are not a list of objects.", "Write a list of {role, content}."),

@@ -15,6 +15,7 @@ from gemma_trainer.data.checking.marks_in_text import (
 )
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family
+from gemma_trainer.rows.content import BLANK_WORDS
 
 _INSTRUCTION = re.compile(r"^###\s*(?:Instruction|Input|Response|Question|Answer|Human|Assistant)\b", re.MULTILINE)
 
@@ -83,7 +84,10 @@ def _check_rendered(text: str, family: Family, notes: Notes) -> None:
         role, _, body = said(turn, family).partition("\n")
         if role.strip() in ("model", "") and not visible(body):
             faults.setdefault("answer-empty", f"{which} is the model's and says nothing")
-        elif not _is_closed(turn, family):
+            continue
+        if body.strip() in BLANK_WORDS:
+            faults.setdefault("blank-as-word", f"{which} is the word {body.strip()}")
+        if not _is_closed(turn, family):
             faults.setdefault("text-terminator-missing", f"{which} lacks {family.turn_end}")
     for code, message in faults.items():
         notes.fault(code, message, "text")

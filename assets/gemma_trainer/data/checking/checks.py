@@ -122,6 +122,20 @@ def check_prompt(row: dict, setting: Setting, notes: Notes) -> None:
     check_renders(prompt, row, setting.family, notes)
 
 
+def check_words(row: dict, notes: Notes) -> None:
+    """Words for a missing value beside the answers, in a row that no repair has touched: where a family has no system
+    turn, its text goes into the user's."""
+    for name in ("messages", "prompt", "chosen", "rejected"):
+        for at, message in enumerate(row.get(name) or ()):
+            role = message["role"]
+            for key, text in texts(message):
+                if text in BLANK_WORDS and (
+                    role in (SYSTEM, USER) or (role == ASSISTANT and key == "reasoning_content")
+                ):
+                    what = "reasoning" if role == ASSISTANT else f"{role} text"
+                    notes.fault("blank-as-word", f"the {what} is the word {text}", f"{name}[{at}].{key}")
+
+
 def check_options(row: dict, notes: Notes) -> None:
     """The options of the template: words such as "false" would count as true."""
     for name in ("enable_thinking", "preserve_thinking"):
@@ -132,16 +146,17 @@ def check_options(row: dict, notes: Notes) -> None:
 
 def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> None:
     content = message["content"]
+    text = text_of(content)
+    if text in BLANK_WORDS:
+        notes.fault("blank-as-word", f"the answer is the word {text}", f"{where}.content")
     if "tool_calls" in message:
         return
-    if not (seen := visible(text_of(content))):
+    if not visible(text):
         if message.get("weight") != 0:
-            what = "nothing but media" if not says_nothing(content) and not text_of(content) else "nothing"
+            what = "nothing but media" if not says_nothing(content) and not text else "nothing"
             notes.fault("answer-empty", f"an assistant message says {what}", f"{where}.content")
     elif content.__class__ is list and not _is_text(content):
         notes.fault("media-in-answer", "the model writes text only", f"{where}.content")
-    elif text_of(content) in BLANK_WORDS:
-        notes.fault("blank-as-word", f"the answer is the word {seen}", f"{where}.content")
 
 
 def _is_text(parts: list) -> bool:
@@ -293,9 +308,12 @@ def _last(messages: list[dict], role: str) -> int:
 def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
     """A row of the text layout."""
     text, family = row["text"], setting.family
-    if is_blank(said(text, family)):
+    bare = said(text, family)
+    if is_blank(bare):
         notes.fault("text-empty", "the text is empty", "text")
         return
+    if bare in BLANK_WORDS:
+        notes.fault("blank-as-word", f"the text is the word {bare}", "text")
     _check_characters(text, notes, "text")
     if surplus_bos(text, family):
         notes.repair("text-bos", f"{family.bos} at the start was taken off", "text")

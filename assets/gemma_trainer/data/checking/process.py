@@ -7,7 +7,7 @@ from gemma_trainer.data.checking.check_pairs import SIDES, check_preference
 from gemma_trainer.data.checking.check_teacher import check_response
 from gemma_trainer.data.checking.check_text import repair_text
 from gemma_trainer.data.checking.check_tools import check_required
-from gemma_trainer.data.checking.checks import check_prompt, check_sft, check_text_row
+from gemma_trainer.data.checking.checks import check_prompt, check_sft, check_text_row, check_words
 from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.layouts.registry import canonical_row
 from gemma_trainer.data.layouts.tokenised import check_tokenised
@@ -23,6 +23,7 @@ def process(value: object, options: Options, setting: Setting, notes: Notes) -> 
     except Refused as refusal:
         notes.found.append(refusal.note)
         return None, None
+    check_words(row, notes)
     row = repair.switch_thinking(row, options.family, notes)
     if "chosen" in row:
         row = _repaired_pair(row, options, notes)
