@@ -25,7 +25,7 @@ def texts(message: dict) -> Iterator[tuple[str, str]]:
     content = message.get("content")
     if isinstance(content, str):
         yield "content", content
-    elif content:
+    elif isinstance(content, list):
         for at, part in enumerate(content):
             if isinstance(part, dict) and isinstance(part.get("text"), str):
                 yield f"content[{at}].text", part["text"]
@@ -61,7 +61,10 @@ def fold(text: str) -> str:
 
 def packed(value: object) -> str:
     """Equal for equal values, in whatever order their keys stand."""
-    return json.dumps(value, sort_keys=True, default=str)
+    try:
+        return json.dumps(value, sort_keys=True, default=str)
+    except TypeError:  # keys of several types have no order
+        return repr(value)
 
 
 def without_ids(messages: list[dict]) -> list[dict]:
