@@ -130,6 +130,14 @@ def test_pairs_are_identical_where_the_template_writes_the_same(chosen, rejected
     assert ("pair-identical" in told) == (texts[0] == texts[1])
 
 
+def test_a_pair_of_inline_thoughts_is_identical_until_they_are_moved():
+    row = pair(**{side: [assistant(f"<|channel>thought\n{side}\n<channel|>b")] for side in ("chosen", "rejected")})
+    (note,) = [note for note in noted(row, task="dpo")[1].found if note.code == "pair-identical"]
+    assert "`convert`" in note.fix
+    data, told = judge(row, task="dpo", asked=frozenset({"move-thoughts"}))
+    assert not is_refused(data, told) and data["chosen"][0]["reasoning_content"] == "chosen"
+
+
 def test_reasoning_that_the_template_in_use_hides_tells_no_pair_apart():
     row = pair(chosen=[assistant("b", reasoning_content="r")], rejected=[assistant("b", reasoning_content="s")])
     assert "pair-identical" not in judge(row, task="dpo")[1] and "pair-identical" in judge(row, "gemma3", "dpo")[1]

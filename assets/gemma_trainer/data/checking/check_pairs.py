@@ -107,7 +107,10 @@ def _check_rendered(row: dict, family: Family, notes: Notes) -> None:
     texts = [rendered([*row["prompt"], *row[side]], row, family, notes, side) for side in SIDES]
     if texts[0] is not None and texts[0] == texts[1] and _media(row["chosen"]) == _media(row["rejected"]):
         text = f"the template of {family.title} writes chosen and rejected the same"
-        notes.fault("pair-identical", text, "chosen")
+        deleted = any(note.code == "inline-thought" for note in notes.found)
+        notes.fault(
+            "pair-identical", text, "chosen", "`convert` keeps the thinking that tells them apart." if deleted else None
+        )
 
 
 def _check_echo(row: dict, notes: Notes) -> None:
