@@ -145,7 +145,6 @@ LAYOUT: Entries = {
     "image-url-part": (WARNING, "An OpenAI image_url part, which most Gemma templates skip.", "`convert` writes an image part."),
     "weight-invalid": (ERROR, "The weight of a message is neither 0 nor 1.", "Write 0 to leave a message out of the loss, else 1."),
     "template-kwargs-invalid": (ERROR, "chat_template_kwargs is no object.", "Write an object such as {enable_thinking: true}."),
-    "not-json": (ERROR, "A column holds a value that JSON cannot hold, such as bytes.", "Drop the column, or store media as files."),
 }  # fmt: skip
 
 CHAT: Entries = {

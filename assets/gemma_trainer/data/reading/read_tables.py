@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from gemma_trainer.data.reading.raw import RawRow
 from gemma_trainer.data.reading.sources import open_bytes
+from gemma_trainer.data.reading.table_values import batch_rows
 from gemma_trainer.rows.problems import Problem, missing
 
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "a comma"}
@@ -129,7 +130,7 @@ def _csv_fault(error: csv.Error) -> tuple[str, str]:
 
 
 def parquet_rows(path: Path) -> Iterator[RawRow | Problem]:
-    """Rows of a Parquet file as Python values, in batches."""
+    """Rows of a Parquet file."""
     arrow = _pyarrow("Parquet")
     import pyarrow.parquet as parquet
 
@@ -174,7 +175,7 @@ def _batches(batches: Iterable) -> Iterator[RawRow]:
     row = 0
     for batch in batches:
         batch.validate(full=True)  # damaged offsets would lead outside the buffers: a crash, not an exception
-        for value in batch.to_pylist():
+        for value in batch_rows(batch):
             row += 1
             yield RawRow(value, None, row)
 
