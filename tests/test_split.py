@@ -105,6 +105,25 @@ def test_leaks_between_files_that_are_named_as_splits(tmp_path):
     assert prep("validate", tmp_path)[1]["warnings"] == []
 
 
+def test_leaks_between_stored_splits(tmp_path):
+    """A folder of DatasetDict.save_to_disk: one folder a split, files about the data beside the data."""
+    datasets = pytest.importorskip("datasets")
+    sides = {"train": [GOOD, chat(user("a"), assistant("b"))], "test": [GOOD]}
+    stored = datasets.DatasetDict({side: datasets.Dataset.from_list(rows) for side, rows in sides.items()})
+    stored.save_to_disk(tmp_path / "data")
+    (tmp_path / "data" / "train" / "cache-1.arrow").write_bytes(b"of map")
+    code, document = prep("validate", tmp_path / "data")
+    told = document["result"]
+    assert (code, told["rows"], told["valid"], told["errors_by_code"]) == (0, 3, 3, {})
+    assert told["warnings_by_code"] == {"duplicate-row": 1, "split-leak": 1}
+
+
+def test_a_file_that_only_has_the_name_of_one_about_data_is_data(tmp_path):
+    for name in ("state.json", "dataset_info.json", "dataset_dict.json"):
+        (tmp_path / name).write_text(json.dumps([GOOD, {**GOOD, "features": "x"}]))
+    assert prep("validate", tmp_path)[1]["result"]["rows"] == 6
+
+
 @pytest.mark.parametrize("fraction", ["1", "1.5", "x"])
 def test_fractions_must_leave_both_sides(file, fraction):
     assert prep("split", file, "--eval-fraction", fraction)[0] == 2
