@@ -105,6 +105,24 @@ def test_leaks_between_files_that_are_named_as_splits(tmp_path):
     assert prep("validate", tmp_path)[1]["warnings"] == []
 
 
+@pytest.mark.parametrize("told_by", ["file", "column"])
+def test_statistics_tell_the_leaks_that_validate_tells(tmp_path, told_by):
+    """Rows of no split that come first hide none."""
+    train = chat(user("a"), assistant("b"))
+    test = chat(user("a"), assistant("c"))
+    if told_by == "file":
+        (tmp_path / "train.jsonl").write_text(json.dumps(train) + "\n", "utf-8")
+        (tmp_path / "eval.jsonl").write_text(json.dumps(test) + "\n", "utf-8")
+    else:
+        rows = [chat(user("a"), assistant("d")), {**train, "split": "train"}, {**test, "split": "test"}]
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    page = tmp_path / "page.html"
+    valid, stats = (prep(*words, tmp_path)[1] for words in (["validate"], ["stats", "--html", page]))
+    assert stats["warnings"] == valid["warnings"]
+    assert stats["result"]["warnings_by_code"] == {"split-leak": 1} and "split-leak" in page.read_text("utf-8")
+    assert stats["result"]["duplicates"]["prompts"] == (1 if told_by == "file" else 2)
+
+
 def test_leaks_between_stored_splits(tmp_path):
     """A folder of DatasetDict.save_to_disk: one folder a split, files about the data beside the data."""
     datasets = pytest.importorskip("datasets")
