@@ -75,7 +75,8 @@ def canonical_row(
         _set_tools(fields, notes)
     if "chat_template_kwargs" in fields:
         _set_options(fields)
-    row = LAYOUTS[name].read(fields, Context(task, notes, family, _known_roles(fields, family)))
+    context = Context(task, notes, family, _known_roles(fields, family), frozenset(mapping or ()))
+    row = LAYOUTS[name].read(fields, context)
     if not row.keys() & _NEEDED[task]:
         raise Refused("wrong-layout", f"the layout {name} does not fit --task {task}")
     if "messages" in row and not _FLAGS.isdisjoint(row):
