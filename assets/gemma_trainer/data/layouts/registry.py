@@ -67,10 +67,14 @@ def canonical_row(
     bare = isinstance(value, list)
     if bare:
         value = {"messages": value}
-    fields = {key: item for key, item in _renamed(value, mapping or {}, notes).items() if item is not None}
+    renamed = _renamed(value, mapping or {}, notes)
+    fields = {key: item for key, item in renamed.items() if item is not None}
     name = LAYOUT_NAMES.get(layout, layout)
     if name == "auto":
-        name, fields = _detected(fields, task, mapping or {}, notes)
+        try:
+            name, fields = _detected(fields, task, mapping or {}, notes)
+        except Refused as refusal:
+            raise _blamed_on_null(refusal, renamed, fields, task) from None
     if not _OFFERS.isdisjoint(fields):
         _set_tools(fields, notes)
     if "chat_template_kwargs" in fields:
@@ -232,6 +236,18 @@ def _unknown(fields: Mapping[str, object]) -> Refused:
     known = "messages, conversations, contents, instruction/output, prompt/completion, question/answer, "
     known += "prompt/chosen/rejected, text, input_ids"
     return Refused("unknown-columns", f"columns found: {columns}; layouts known: {known}")
+
+
+def _blamed_on_null(refusal: Refused, row: Mapping, fields: Mapping, task: str) -> Refused:
+    """Why a row is of no layout: where one would match if a column were not null, that."""
+    if refusal.note.code != "unknown-columns":
+        return refusal
+    filled = dict(fields)
+    for name in (name for name in row if name not in fields):
+        filled[name] = ""
+        if _first(filled, task) or (task == "prompts" and asks(filled)):
+            return Refused("target-missing", f"the column {name} is null", name)
+    return refusal
 
 
 def _renamed(value: dict, mapping: Mapping[str, str], notes: Notes) -> dict:
