@@ -323,7 +323,10 @@ def test_every_fault_of_a_row_is_told():
     ("row", "task"),
     [
         (PAIR, "dpo"), ({"chosen": "a"}, "dpo"), (GOOD, "sft"), ([user("a")], "sft"), ({"prompt": "a"}, "prompts"),
-        ({"prompt": "a", "completion": "b"}, "sft"), ({"text": "a"}, "sft"), (5, "sft"),
+        ({"prompt": "a", "completion": "b"}, "sft"), ({"text": "a"}, "sft"), (5, None),
+        (None, None), ({}, None), ([], None), ({"text": None}, None), ({"notes": "a"}, None), ("a", None),
+        ({"prompt": "a", "completion": None}, None), ({"prompt": "a", "chosen": None, "rejected": None}, None),
+        ({"prompt": "a", "notes": None}, "prompts"), ({"messages": GOOD["messages"], "chosen": None}, "sft"),
         ({"id": 1, "prompt": "a", "response": "b", "finish_reason": "stop"}, "responses"),
     ],
 )  # fmt: skip

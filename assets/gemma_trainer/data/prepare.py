@@ -85,7 +85,7 @@ class Session:
         self.report = Report(request.max_errors, request.report)
         self.notes: list[str] = [self.model.note] if self.model.note else []
         if request.task == "auto":
-            self.notes.append(f"task {self.options.task} was told by the first row")
+            self.notes.append(f"task {self.options.task} was told by the first row that tells one")
         self.advance: Callable[[int], object] = lambda size: None
         self.retry: Callable[[Path], str | None] = lambda rejects: None  # the command for rejects that were corrected
 

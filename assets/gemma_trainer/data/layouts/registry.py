@@ -108,13 +108,19 @@ def _known_roles(fields: Mapping, family) -> frozenset[str]:
     return own | LISTED if "conversations" in fields or "conversation" in fields else own
 
 
-def detect_task(value: object) -> str:
-    """The task that a raw row is made for."""
+def detect_task(value: object) -> str | None:
+    """The task that a raw row is made for; None where it does not tell: no layout, or an answer that is null."""
     if isinstance(value, str):
         value = _stored(value)
     if not isinstance(value, dict):
-        return "sft"
-    fields = {key: item for key, item in value.items() if item is not None}
+        return "sft" if value and isinstance(value, list) else None
+    task = _task_of({key: item for key, item in value.items() if item is not None})
+    if task == "prompts" and _task_of({key: "" if item is None else item for key, item in value.items()}) != task:
+        return None
+    return task
+
+
+def _task_of(fields: Mapping) -> str | None:
     fields = _unpacked(fields)
     if not _first(fields, "sft"):
         fields = _folded(fields)
@@ -122,7 +128,8 @@ def detect_task(value: object) -> str:
         return "dpo"
     if {"prompt", "response", "finish_reason"} <= fields.keys():
         return "responses"
-    return "prompts" if _first(fields, "sft") == "prompt" and "text" not in fields else "sft"
+    found = _first(fields, "sft")
+    return "prompts" if found == "prompt" and "text" not in fields else "sft" if found else None
 
 
 def detect_layout(fields: Mapping[str, object], task: str) -> str:
