@@ -93,6 +93,15 @@ def test_a_file_that_reads_on_is_mended(write, data, code):
     assert "convert" in before["next"][0]
 
 
+def test_blanks_in_a_header_are_told_and_mended(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("prompt, completion\na,b\n", "utf-8")
+    _, document = prep("validate", file)
+    assert document["result"]["warnings_by_code"] == {"column-renamed": 1} and " convert " in document["next"][0]
+    status, document, rows, _ = convert(file)
+    assert (status, document["warnings"]) == (0, []) and rows == [chat(user("a"), assistant("b"))]
+
+
 def test_a_reply_of_which_nothing_is_whole_is_no_data(tmp_path):
     file = tmp_path / "reply.txt"
     file.write_text('[{"messages": [{"role": "user", "content": "Na')

@@ -314,6 +314,12 @@ def test_commas_in_a_file_that_says_tabs(tmp_path):
     assert faults(read(tmp_path, "a,b\n1,2\n", "a.tsv")) == [("csv-separator", 1)]
 
 
+def test_blanks_around_the_name_of_a_column_are_told(tmp_path):
+    items = read(tmp_path, "prompt, completion\na,b\n", "a.csv")
+    assert faults(items) == [("column-renamed", 1)] and values(items) == [{"prompt": "a", "completion": "b"}]
+    assert faults(read(tmp_path, "prompt,completion\na,b\n", "a.csv")) == []
+
+
 def test_index_column_of_pandas_has_a_name(tmp_path):
     items = read(tmp_path, ",a\n0,x\n", "a.csv")
     assert values(items) == [{"Unnamed: 0": "0", "a": "x"}] and items[0].header == 1

@@ -54,6 +54,9 @@ def delimited_rows(stream: BinaryIO, path: Path, delimiter: str | None = None) -
                 yield problem
                 return
             header, named = _names(cells), start
+            if odd := next((cell for cell in cells if cell != cell.strip()), None):
+                text = f"blanks stand around the name of the column `{odd.strip()[:40]}`"
+                yield Problem("column-renamed", text, file=str(path), line=start)
             continue
         row += 1
         fault = lines.fault() or _cells_fault(cells, header)
