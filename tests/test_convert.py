@@ -183,9 +183,14 @@ def test_rejects_of_a_table_are_json_that_converts_once_corrected(tmp_path):
     assert convert(again)[0] == 0
 
 
-def test_bytes_never_pass_for_text(tmp_path):
-    code, document, rows, rejects = convert(write_table(tmp_path, [{"prompt": b"a", "completion": b"b"}]))
-    assert code == 3 and codes(document) >= {"messages-type"} and not rows and len(rejects) == 1
+@pytest.mark.parametrize(
+    "row", [{"prompt": b"a", "completion": b"b"}, {"text": b"a"}, {"question": b"a", "answer": b"b"}]
+)
+def test_bytes_never_pass_for_text(tmp_path, row):
+    code, document, rows, rejects = convert(write_table(tmp_path, [row]))
+    (problem,) = document["errors"]
+    assert (code, rows, len(rejects)) == (3, [], 1)
+    assert problem["code"] == "content-type" and "bytes" in problem["message"] and problem["path"] in row
 
 
 def test_map_makes_unknown_columns_known(write):

@@ -58,6 +58,7 @@ class Context(NamedTuple):
             value = [{**value, "role": value.get("role") or role}]
         elif is_message(value) and not isinstance(value.get("role", value.get("from")), list):
             value = [value]
+        refuse_bytes(value, path)
         if not isinstance(value, list | dict):
             raise Refused("content-type", f"{path} is neither text nor a list of messages", path)
         return self.messages(value, path)
@@ -131,9 +132,17 @@ def only_one(fields: Mapping, names: tuple[str, ...], what: str, field: str, con
 def text_in(fields: Mapping, name: str) -> str:
     """The text of a column, empty when it is absent. Raises Refused for anything else."""
     value = fields.get(name, "")
+    refuse_bytes(value, name)
     if not isinstance(value, str):
         raise Refused("content-type", f"{name} is no text", name)
     return value
+
+
+def refuse_bytes(value: object, path: str) -> None:
+    """Raise Refused for bytes of a table where text is wanted."""
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        fix = "Write the column as text: only its writer knows the encoding of the bytes."
+        raise Refused("content-type", f"{path} holds bytes, not text", path, fix)
 
 
 def is_contents(value: object) -> bool:

@@ -9,6 +9,7 @@ from gemma_trainer.data.layouts.layout_base import (
     assembled,
     decoded_turns,
     only_one,
+    refuse_bytes,
     text_in,
     with_column,
     without,
@@ -80,6 +81,7 @@ def read_prompt(fields: dict, context: Context) -> dict:
 
 def read_text(fields: dict, context: Context) -> dict:
     text = fields.get("text")
+    refuse_bytes(text, "text")
     if not isinstance(text, str):
         code = "wrong-layout" if text is None else "content-type"
         raise Refused(code, "there is no text in the column text", "text")
