@@ -57,6 +57,7 @@ CONVERTED = {
     "byte-order-mark",
     "lone-carriage-returns",
     "not-json-lines",
+    "column-renamed",
     "inline-thought",
     "think-tags",
 }  # gone after convert
@@ -123,7 +124,11 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("data", nargs="*", metavar="DATA", help="files, folders, globs, or - for stdin")
     add(
-        "--task", choices=tasks, default="auto", metavar="TASK", help=f"{', '.join(tasks)}; auto looks at the first row"
+        "--task",
+        choices=tasks,
+        default="auto",
+        metavar="TASK",
+        help=f"{', '.join(tasks)}; auto looks at the first rows",
     )
     add("--family", choices=["auto", *family_names()], default="auto", metavar="NAME",
         help=f"{', '.join(family_names())} (default: told by --model, else gemma4)")  # fmt: skip

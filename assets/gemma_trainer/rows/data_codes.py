@@ -11,6 +11,11 @@ Entries = dict[str, tuple[str, str, str]]
 READING: Entries = {
     "empty-file": (ERROR, "The file holds no data at all.", "Look at the step that wrote it."),
     "file-unreadable": (ERROR, "The file cannot be opened.", "Check its name and its permissions."),
+    "file-not-data": (
+        ERROR,
+        "The file is an archive, a web page or a Git LFS pointer in the place of data.",
+        "Unpack it, or fetch the file itself.",
+    ),
     "packed-cut": (ERROR, "The gzip or zstd data stops early or is damaged.", "Copy or pack the file again."),
     "parquet-invalid": (ERROR, "A Parquet or Arrow file is cut or damaged.", "Copy or write the file again."),
     "encoding-unsupported": (
@@ -73,7 +78,7 @@ READING: Entries = {
     ),
     "not-json-lines": (
         WARNING,
-        "A .jsonl file holds a JSON array or pretty-printed JSON.",
+        "A .jsonl file holds a JSON array, pretty-printed JSON or a table.",
         "`convert` writes one row a line.",
     ),
     "several-lists": (
@@ -145,7 +150,6 @@ LAYOUT: Entries = {
     "image-url-part": (WARNING, "An OpenAI image_url part, which most Gemma templates skip.", "`convert` writes an image part."),
     "weight-invalid": (ERROR, "The weight of a message is neither 0 nor 1.", "Write 0 to leave a message out of the loss, else 1."),
     "template-kwargs-invalid": (ERROR, "chat_template_kwargs is no object.", "Write an object such as {enable_thinking: true}."),
-    "not-json": (ERROR, "A column holds a value that JSON cannot hold, such as bytes.", "Drop the column, or store media as files."),
 }  # fmt: skip
 
 CHAT: Entries = {
