@@ -174,11 +174,12 @@ def _about_dataset(path: Path) -> list[str] | None:
         return None
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(told, dict):
         return None
-    return [file["filename"] for file in told.get("_data_files") or () if isinstance(file, dict) and "filename" in file]
+    listed = told.get("_data_files")
+    return [file.get("filename") for file in listed if isinstance(file, dict)] if isinstance(listed, list) else []
 
 
 def _is_cache(path: Path, listed: list[str] | None) -> bool:
