@@ -66,7 +66,7 @@ PICTURE = (CASES / "media" / "dot.png").read_bytes()
         ("gemma4", tool_row({"type": {"type": "string"}}), set()),
         ("functiongemma", tool_row({"type": {"type": "string"}}), {"tool-schema-lossy"}),
         ("gemma3", {**GOOD, "tools": [{"type": "function", "function": {"name": "f", "description": 5}}]}, {"tools-invalid", "tools-ignored"}),
-        ("gemma4", chat(*ROUND[:2], result("x", tool_call_id="c1", name="<turn|>"), ROUND[3], tools=TOOLS), {"control-token"}),
+        ("gemma4", chat(*ROUND[:2], result("x", tool_call_id="c1", name="<turn|>"), ROUND[3], tools=TOOLS), {"control-token", "tool-result-name"}),
         ("functiongemma", chat(*ROUND[:2], result("", name="get_tide"), ROUND[3], tools=TOOLS), {"tool-result-empty"}),
         ("functiongemma", chat(*ROUND[:2], result([TEXT], name="get_tide"), ROUND[3], tools=TOOLS), {"parts-joined"}),
         ("functiongemma", chat(*ROUND[:2], result([IMAGE], name="get_tide"), ROUND[3], tools=TOOLS), {"media-lost"}),
