@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import pairwise
 
@@ -19,7 +18,7 @@ from gemma_trainer.data.checking.marks_in_text import (
     tokens_in,
 )
 from gemma_trainer.data.checking.setting import Setting
-from gemma_trainer.data.checking.thoughts import has_open_tag, has_tags, moved
+from gemma_trainer.data.checking.thoughts import beside_thinking, has_open_tag, has_tags, moved
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.blame import blamed, path_in_row
@@ -29,7 +28,6 @@ from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, 
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
 _THINKS = ("inline-thought", "think-tags", "thought-misplaced", "thought-unclosed")
-_THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
 
 _ASSISTANT_FIRST = "Drop the first message, make it a system message, or put the user message it answers before it."
 
@@ -142,11 +140,9 @@ def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> No
 def _visible(content: object) -> str:
     """What an answer says beside its thinking."""
     text = text_of(content).strip()
-    if text[:1] in UNSEEN and is_blank(text):
-        return ""
-    if text.endswith((">", "</think>")) and text.startswith("<"):
-        return _THOUGHTS.sub("", text).strip()
-    return text
+    if "think" in text or "<|channel>" in text:
+        text = beside_thinking(text).strip()
+    return "" if text[:1] in UNSEEN and is_blank(text) else text
 
 
 def _is_text(parts: list) -> bool:

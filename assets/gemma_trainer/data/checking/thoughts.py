@@ -9,6 +9,7 @@ from gemma_trainer.families.family import Family
 
 _CHANNEL = (r"<\|channel>(?:(?:thought|analysis)\n)?", r"<channel\|>")
 _THINK = (r"<think(?:ing)?>", r"</think(?:ing)?>")
+_CHANNELS = re.compile(r"<\|channel>.*?<channel\|>", re.DOTALL)
 _CODES = ("inline-thought", "think-tags")
 # Reasoning models' replies often begin inside the thought; an answer about the tag has it within a line.
 _CLOSES = re.compile(rf"^\s*{_THINK[1]}\s*$", re.MULTILINE)
@@ -58,6 +59,11 @@ def has_open_tag(text: str) -> bool:
 def has_tags(text: str) -> bool:
     """Whether `<think>` tags mark thinking, as opposed to a text that is about them."""
     return _TAGS.leading(text) is not None or bool(_CLOSES.search(without_code(text)))
+
+
+def beside_thinking(text: str) -> str:
+    """What an answer says beside its thinking, wherever the template deletes it."""
+    return _CHANNELS.sub("", _split(text)[1])
 
 
 def moved(message: dict, family: Family) -> tuple[dict, list[str]]:
