@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
-from judging import ROUND, noted
+from gemma_trainer.rows.codes import CODES
+from judging import CASES, ROUND, noted
 from preparing import GOOD, TOOLS, assistant, call, chat, codes, lines, prep, result, user
 
 NUL = "a\0b"
@@ -14,18 +16,15 @@ THOUGHT = "<|channel>thought\nadd\n<channel|>"
 FILTER = {"type": "object", "properties": {"kind": {"type": "string"}}}
 
 
-def mended(tmp_path, rows: list, code: str, *words: str) -> list[dict]:
-    """The rows that `convert` makes of rows with a warning, which is gone then; nothing is refused."""
+def fixed(tmp_path, rows: list, code: str, *words: str) -> list[dict]:
+    """The rows that `convert` with these words makes of rows with a fault, which is gone then; nothing is refused."""
     file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    repairs = [word for word in words if not word.startswith("task=")]
-    task = [word.split("=")[1] for word in words if word.startswith("task=")] or ["sft"]
-    assert code in codes(prep("validate", file, "--task", *task)[1])
-    status, document = prep(
-        "convert", file, "--task", *task, "--out", out, *(["--repair", *repairs] if repairs else [])
-    )
-    assert status == 0 and document["result"]["repaired"][code] == len(rows) == document["result"]["rows_out"]
-    status, document = prep("validate", out, "--task", *task)
+    asked = words.index("--repair") if "--repair" in words else len(words)
+    assert code in codes(prep("validate", file, *words[:asked])[1])
+    status, document = prep("convert", file, *words, "--out", out)
+    assert status == 0 and document["result"]["rows_out"] == len(rows)
+    status, document = prep("validate", out, *words[:asked])
     assert status == 0 and code not in codes(document)
     assert not any(" convert " in command for command in document["next"])
     return lines(out)
@@ -83,7 +82,7 @@ def calling(arguments: dict, properties: dict | None = None, **more: object) -> 
     ],
 )
 def test_nul_characters_are_seen_and_stripped_wherever_text_stands(tmp_path, task, row):
-    rows = mended(tmp_path, [row], "nul-character", "strip-nul", f"task={task}")
+    rows = fixed(tmp_path, [row], "nul-character", "--task", task, "--repair", "strip-nul")
     assert "\\u0000" not in json.dumps(rows) and '"ab"' in json.dumps(rows)
 
 
@@ -117,7 +116,7 @@ def test_padded_nulls_are_dropped_at_any_depth(tmp_path, task, arguments, proper
     if task == "dpo":
         [asked, answer] = row.pop("messages")
         row = {**row, "prompt": [asked], "chosen": [answer], "rejected": [assistant("c")]}
-    [made] = mended(tmp_path, [row], "null-padded-arguments", "drop-null-arguments", f"task={task}")
+    [made] = fixed(tmp_path, [row], "null-padded-arguments", "--task", task, "--repair", "drop-null-arguments")
     answer = made["chosen"][0] if task == "dpo" else made["messages"][1]
     assert answer["tool_calls"][0]["function"]["arguments"] == kept
 
@@ -164,14 +163,14 @@ def test_thinking_in_front_of_an_answer_moves(tmp_path, content, known, answer, 
     row = chat(user("a"), assistant(content, **({"reasoning_content": known} if known else {})))
     text = content if isinstance(content, str) else content[0]["text"]
     code = "inline-thought" if text.startswith(THOUGHT) else "think-tags"
-    [made] = mended(tmp_path, [row], code)
+    [made] = fixed(tmp_path, [row], code)
     assert made["messages"][1]["content"] == answer and made["messages"][1].get("reasoning_content") == reasoning
 
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
 def test_thinking_in_front_of_an_answer_of_a_pair_moves(tmp_path, side):
     row = {"prompt": "a", "chosen": "c", "rejected": "d", side: "x\n</think>\n42"}
-    [made] = mended(tmp_path, [row], "think-tags", "task=dpo")
+    [made] = fixed(tmp_path, [row], "think-tags", "--task", "dpo")
     assert made[side] == [assistant("42", reasoning_content="x")]
 
 
@@ -209,6 +208,46 @@ def test_answers_about_the_tags_are_left_alone(content):
     assert made == row and not notes.found and not notes.repairs
 
 
+# Turns of the same role
+
+
+PICTURE = {"type": "image", "image": str(CASES / "media" / "dot.png")}
+
+
+@pytest.mark.parametrize(
+    ("messages", "merged"),
+    [
+        ([user("a"), assistant("b"), assistant("c")], assistant("b\n\nc")),
+        ([user("a"), assistant("b", reasoning_content="x"), assistant("c")], assistant("b\n\nc", reasoning_content="x")),
+        ([user("a"), assistant("b", weight=0), assistant("c", weight=0), user("d"), assistant("e")],
+         assistant("b\n\nc", weight=0)),
+        ([user("a"), assistant([{"type": "text", "text": "b"}]), assistant("c")],
+         assistant([{"type": "text", "text": "b\n\nc"}])),
+        ([user("a"), assistant("b"), assistant([{"type": "text", "text": "c"}])],
+         assistant([{"type": "text", "text": "b\n\nc"}])),
+    ],
+)  # fmt: skip
+def test_glued_answers_are_joined(tmp_path, messages, merged):
+    [made] = fixed(tmp_path, [chat(*messages)], "answers-glued", "--repair", "merge-turns")
+    assert made["messages"][1] == merged
+
+
+@pytest.mark.parametrize(
+    ("turns", "merged"),
+    [
+        ([user("a"), user("b")], user("a\n\nb")),
+        ([user(""), user("b")], user("\n\nb")),
+        ([user([PICTURE]), user("b")], user([PICTURE, {"type": "text", "text": "b"}])),
+        ([user([{"type": "text", "text": "a"}]), user([{"type": "text", "text": "b"}, PICTURE])],
+         user([{"type": "text", "text": "a\n\nb"}, PICTURE])),
+    ],
+)  # fmt: skip
+def test_turns_in_a_row_are_joined(tmp_path, turns, merged):
+    row = chat(*turns, assistant("c"))
+    [made] = fixed(tmp_path, [row], "roles-not-alternating", "--family", "gemma3", "--repair", "merge-turns")
+    assert made["messages"] == [merged, assistant("c")]
+
+
 # Several layouts in one file
 
 
@@ -239,3 +278,37 @@ def test_layouts_that_stay_apart_are_told_to_be_parted(tmp_path, other, first):
     _, document = prep("convert", file, "--out", out)
     assert lines(out) == rows and "mixed-layouts" in codes(document)
     assert "mixed-layouts" not in document["result"]["repaired"]
+
+
+MOVED = {"think-tags", "inline-thought"}
+MARKS = [
+    "<think>",
+    "</think>",
+    "<thinking>",
+    "<|channel>thought\n",
+    "<channel|>",
+    "\n</think>\n",
+    "\n",
+    " ",
+    "42",
+    "```\n",
+]
+
+
+@pytest.mark.parametrize("seed", range(0, 2_000, 500))
+def test_whatever_marks_an_answer_holds_what_is_told_to_move_moves(seed):
+    for number in range(seed, seed + 500):
+        dice = random.Random(number)
+        texts = ["".join(dice.choices(MARKS, k=dice.randint(1, 6))) for _ in range(dice.randint(1, 3))]
+        content = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+        row = chat(user("a"), assistant(content))
+        before = told_of(row)
+        made, notes = noted(row, asked=frozenset({"move-thoughts"}))
+        if not before & {"thought-unclosed", "control-token", "answer-empty"}:
+            assert not any(CODES[note.code].severity == "error" for note in notes.found), row
+            assert bool(before & MOVED) == bool(MOVED & {note.code for note in notes.repairs}), row
+            assert not told_of(made) & MOVED, row
+
+
+def told_of(row: dict) -> set[str]:
+    return {note.code for note in noted(row)[1].found}

@@ -141,7 +141,7 @@ def _visible(content: object) -> str:
     """What an answer says beside its thinking."""
     text = text_of(content).strip()
     if "think" in text or "<|channel>" in text:
-        text = beside_thinking(text).strip()
+        text = "".join(beside_thinking(text) for _, text in texts({"content": content})).strip()
     return "" if text[:1] in UNSEEN and is_blank(text) else text
 
 

@@ -212,17 +212,30 @@ def _fold_system(messages: list[dict], path: str, notes: Notes) -> list[dict]:
 def _merge_turns(messages: list[dict], path: str, notes: Notes) -> list[dict]:
     out = messages[:1]
     for at, message in enumerate(messages[1:], 1):
-        last = out[-1]
-        plain = all(
-            isinstance(m["content"], str) and m.keys() <= {"role", "content", "weight"} for m in (last, message)
-        )
-        same = last["role"] == message["role"] and last.get("weight") == message.get("weight")
-        if plain and same and message["role"] != TOOL:
-            out[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+        if _are_one_turn(out[-1], message):
+            out[-1] = {**out[-1], "content": _with_blank_line(out[-1]["content"], message["content"])}
             notes.repair("turns-merged", f"two {message['role']} turns became one", f"{path}[{at}]")
         else:
             out.append(message)
     return out
+
+
+def _are_one_turn(first: dict, second: dict) -> bool:
+    """Whether nothing but what is said tells two messages apart; reasoning before the first stays before both."""
+    plain = {"role", "content", "weight"}
+    same = first["role"] == second["role"] != TOOL and first.get("weight") == second.get("weight")
+    known = first.keys() <= plain | {"reasoning_content"} and second.keys() <= plain
+    return same and known and all(message["content"] not in (None, []) for message in (first, second))
+
+
+def _with_blank_line(left: str | list[dict], right: str | list[dict]) -> str | list[dict]:
+    if isinstance(left, str) and isinstance(right, str):
+        return f"{left}\n\n{right}"
+    left, right = ([{"type": "text", "text": c}] if isinstance(c, str) else c for c in (left, right))
+    if left[-1].get("type") == right[0].get("type") == "text":
+        text = {"type": "text", "text": f"{left[-1]['text']}\n\n{right[0]['text']}"}
+        return [*left[:-1], text, *right[1:]]
+    return [*left, *right]
 
 
 def _drop_dangling(messages: list[dict], path: str, notes: Notes) -> list[dict]:
