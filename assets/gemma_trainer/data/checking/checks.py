@@ -18,13 +18,13 @@ from gemma_trainer.data.checking.marks_in_text import (
     tokens_in,
 )
 from gemma_trainer.data.checking.setting import Setting
-from gemma_trainer.data.checking.thoughts import beside_thinking, has_open_tag, has_tags, moved
+from gemma_trainer.data.checking.thoughts import has_open_tag, has_tags, moved, visible
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.blame import blamed, path_in_row
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
-from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, says_nothing, text_of, texts
+from gemma_trainer.rows.content import BLANK_WORDS, is_blank, media_of, says_nothing, text_of, texts
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
 _THINKS = ("inline-thought", "think-tags", "thought-misplaced", "thought-unclosed")
@@ -127,22 +127,14 @@ def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> No
     content = message["content"]
     if "tool_calls" in message:
         return
-    if not (said := _visible(content)):
+    if not any(visible(text) for _, text in texts({"content": content})):
         if message.get("weight") != 0:
             what = "nothing but media" if not says_nothing(content) and not text_of(content) else "nothing"
             notes.fault("answer-empty", f"an assistant message says {what}", f"{where}.content")
     elif content.__class__ is list and not _is_text(content):
         notes.fault("media-in-answer", "the model writes text only", f"{where}.content")
     elif text_of(content) in BLANK_WORDS:
-        notes.fault("blank-as-word", f"the answer is the word {said}", f"{where}.content")
-
-
-def _visible(content: object) -> str:
-    """What an answer says beside its thinking."""
-    text = text_of(content).strip()
-    if "think" in text or "<|channel>" in text:
-        text = "".join(beside_thinking(text) for _, text in texts({"content": content})).strip()
-    return "" if text[:1] in UNSEEN and is_blank(text) else text
+        notes.fault("blank-as-word", f"the answer is the word {text_of(content)}", f"{where}.content")
 
 
 def _is_text(parts: list) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from gemma_trainer.families.family import Family
+from gemma_trainer.rows.content import is_blank
 
 _CHANNEL = (r"<\|channel>(?:(?:thought|analysis)\n)?", r"<channel\|>")
 _THINK = (r"<think(?:ing)?>", r"</think(?:ing)?>")
@@ -61,9 +62,11 @@ def has_tags(text: str) -> bool:
     return _TAGS.leading(text) is not None or bool(_CLOSES.search(without_code(text)))
 
 
-def beside_thinking(text: str) -> str:
-    """What an answer says beside its thinking, wherever the template deletes it."""
-    return _CHANNELS.sub("", _split(text)[1])
+def visible(text: str) -> str:
+    """What a text of an answer says beside its thinking."""
+    if "think" in text or "<|channel>" in text:
+        text = _CHANNELS.sub("", _split(text)[1])
+    return "" if is_blank(text) else text.strip()
 
 
 def moved(message: dict, family: Family) -> tuple[dict, list[str]]:
