@@ -11,8 +11,8 @@ from gemma_trainer.data.checking.marks_in_text import (
     is_special,
     owners,
     tokens_in,
-    visible,
 )
+from gemma_trainer.data.checking.thoughts import visible
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family
 from gemma_trainer.rows.content import BLANK_WORDS

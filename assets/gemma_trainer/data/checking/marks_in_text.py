@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from gemma_trainer.families.catalogue import FAMILIES
 from gemma_trainer.families.family import Family
-from gemma_trainer.rows.content import UNSEEN, is_blank
 
 SPECIAL = frozenset({"<pad>", "<unk>", "<mask>"})  # in the vocabulary, but they open and close nothing
 _AMBIGUOUS = SPECIAL | {"<escape>", '<|"|>', "<bos>", "<eos>"}  # too common or too short to tell another family by
@@ -33,7 +32,6 @@ _GEMMA_ENDS = frozenset(family.turn_end for family in FAMILIES.values())
 # Parts as Gemma 1 and 2 print them, and as str() writes them into a table.
 PRINTED_PARTS = re.compile(r"\s*\[\s*\{'type': '(?:text|image|image_url|audio|video)'[,}]")
 THINKS = ("<think", "</think")
-_THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
 # A text with none of these has nothing that a check or a repair of texts could find.
 WATCHED = ("\0", "\ufffd", "{'type': '", "<unused", *THINKS, *_FOREIGN_STARTS, *_ENDS, *sorted(_ALL))
 
@@ -44,14 +42,6 @@ def ending(text: str, family: Family) -> str | None:
     ends = (family.turn_end, family.eos, *_GEMMA_ENDS, *_ENDS)
     end = next((end for end in ends if bare.endswith(end)), None)
     return None if end == "</s>" and "<s>" in text else end
-
-
-def visible(text: str) -> str:
-    """What an answer says beside its thinking."""
-    text = text.strip()
-    if text[:1] in UNSEEN and is_blank(text):
-        return ""
-    return _THOUGHTS.sub("", text).strip() if text.startswith("<") and text.endswith(">") else text
 
 
 def tokens_in(text: str) -> list[str]:
