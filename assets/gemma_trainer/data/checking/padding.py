@@ -28,7 +28,7 @@ def without_padding(arguments: dict, declared: dict) -> tuple[dict, list[str]]:
 def _object(value: dict, properties: dict, path: str, dropped: list[str]) -> dict:
     kept = {}
     for key, item in value.items():
-        where = f"{path}.{key[:_NAME]}".lstrip(".")
+        where = f"{path}.{str(key)[:_NAME]}".lstrip(".")
         if item is None and key not in properties:
             dropped.append(where)
         else:
