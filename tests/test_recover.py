@@ -167,7 +167,7 @@ def test_what_libraries_make_of_a_full_disk_is_known(library, most, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
-        with pytest.raises(Exception) as error:  # noqa: PT011 - of any class
+        with pytest.raises(Exception) as error:
             tensors = {str(at): torch.zeros(1000) for at in range(20)}
             (torch.save if library == "torch" else save_file)(tensors, tmp_path / "weights")
     finally:
