@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 import torch
 
+from gemma_trainer.plan.choices import Wishes
 from gemma_trainer.plan.emulate import emulate
-from gemma_trainer.plan.fit import Wishes, fit, ways_down
+from gemma_trainer.plan.fit import fit, ways_down
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import is_disk_full, is_out_of_memory
 from gemma_trainer.train.guards import Checkpoints, Recorder
