@@ -186,7 +186,7 @@ class RunDirectory:
         newest = self.newest_checkpoint()
         if checkpoint and newest and step_of(newest) > step_of(checkpoint):  # told to go back
             self.drop_checkpoints(after=step_of(checkpoint))
-        chosen = _chosen(record["arguments"].get("resume", "auto"))
+        chosen = _chosen(record.get("arguments", {}).get("resume", "auto"))
         before = previous or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         kept = {
             "started": before["started"],
