@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import difflib
 import errno
@@ -23,13 +24,13 @@ from pathlib import Path
 from gemma_trainer.rows.commands import command
 from gemma_trainer.rows.problems import (
     INTERNAL,
-    NO_SPACE,
     OK,
     STOPPED,
     UNSUPPORTED,
     USAGE,
     Failure,
     Problem,
+    is_disk_full,
     is_out_of_memory,
     missing,
 )
@@ -180,9 +181,10 @@ def _outcome(name: str, description: str, add_arguments: Callable, run: Callable
         exit_code = INTERNAL
         if is_out_of_memory(error):
             code, exit_code = "out-of-memory", UNSUPPORTED
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
+        if is_disk_full(error):
             code, exit_code = "disk-full", STOPPED
-            text = f"{error.filename or 'the disk of temporary files or of the output'}: {error.strerror}"
+            place = getattr(error, "filename", None) or "the disk of temporary files or of the output"
+            text = f"{place}: {getattr(error, 'strerror', None) or text}"
         return Outcome(errors=[Problem(code, text)], exit_code=exit_code)
 
 
@@ -340,7 +342,9 @@ def _emit(name: str, outcome: Outcome, as_json: bool) -> None:
             "warnings": [p.as_dict() for p in outcome.warnings],
             "next": outcome.next,
         }
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False), flush=True)
+        # The escapes of a stream that knows no UTF-8 are none of JSON's.
+        escape = codecs.lookup(sys.stdout.encoding or "ascii").name != "utf-8"
+        print(json.dumps(document, ensure_ascii=escape, allow_nan=False), flush=True)
         return
     for problem in outcome.errors:
         log(f"error: {problem}")
