@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,8 +14,6 @@ from gemma_trainer.rows.problems import USAGE, Failure
 
 # All processes must have resolved these parts of the plan alike, each from the files that it sees.
 SHARED = ("model", "mode", "dtype", "template_hash", "effective_batch_size", "micro_batch_size", "steps", "parallel")
-
-STOPPING = threading.Event()  # a signal has come, and this process ends after its step
 
 T = TypeVar("T")
 
@@ -110,16 +105,3 @@ def leave() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized() and distributed.get_backend() == "gloo":
         distributed.destroy_process_group()
-
-
-def stop_with_launcher() -> None:
-    """Stop this process as SIGTERM does, the newest step saved, when the one that started it is gone."""
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(1)
-        if not STOPPING.is_set():  # a second signal would end it at once
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
