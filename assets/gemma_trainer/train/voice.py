@@ -16,6 +16,7 @@ from pathlib import Path
 from gemma_trainer.cli import Outcome, log, signals
 from gemma_trainer.plan.processes import is_first
 from gemma_trainer.rows.problems import Problem
+from gemma_trainer.train.ranks import tell_others
 from gemma_trainer.train.write_json import write_json
 
 STDOUT = 1
@@ -48,11 +49,15 @@ def voice() -> Callable[[Outcome], None] | None:
 
 
 def _let_the_first_speak(outcome: Outcome) -> None:
-    """Once a process has failed, torchrun ends the others, even the one that is about to tell what all have found."""
+    """Once a process has failed, torchrun ends the others, even the one that is about to tell what all have found, or this
+    one alone."""
     for problem in outcome.errors:
         log(f"process {os.environ['RANK']}: {problem}")
+    if not outcome.exit_code or "TORCHELASTIC_RUN_ID" not in os.environ or signals.heard:
+        return
+    tell_others(outcome.exit_code, outcome.errors[0])
     until = time.monotonic() + PATIENCE
-    while outcome.exit_code and "TORCHELASTIC_RUN_ID" in os.environ and not signals.heard and time.monotonic() < until:
+    while not signals.heard and time.monotonic() < until:
         time.sleep(0.05)
 
 
