@@ -155,24 +155,36 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no UTF-8 gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")
-    # What is known even if parsing fails: an agent that asked for JSON gets JSON.
-    asked = argparse.Namespace(json="--json" in argv, debug="--debug" in argv)
+    asked = _Asked("--json" in argv, "--debug" in argv)
+
+    def work() -> Outcome:
+        asked.tell = voice() if voice else None
+        args = _parse(_parser(name, description, add_arguments), argv, asked)
+        with contextlib.redirect_stdout(sys.stderr):  # libraries print there, and stdout is the result
+            return run(args)
+
     with signals:
-        tell = voice() if voice else None
-        outcome = _outcome(name, description, add_arguments, run, argv, asked)
-        if tell is None:
+        outcome = _outcome(name, argv, work, asked)
+        if asked.tell is None:
             return _print(name, outcome, asked.json)
-        tell(outcome)
+        asked.tell(outcome)
         return outcome.exit_code
 
 
-def _outcome(name: str, description: str, add: Callable, run: Callable, argv: list[str], asked) -> Outcome:
+@dataclass
+class _Asked:
+    """What is known even if parsing fails: an agent that asked for JSON gets JSON."""
+
+    json: bool
+    debug: bool
+    tell: Callable[[Outcome], None] | None = None  # what `voice` gives
+
+
+def _outcome(name: str, argv: list[str], work: Callable[[], Outcome], asked: _Asked) -> Outcome:
     """What the command gives; every way to fail is an outcome too. Signals change nothing once it is known."""
     try:
         try:
-            args = _parse(_parser(name, description, add), argv, asked)
-            with contextlib.redirect_stdout(sys.stderr):  # libraries print there, and stdout is the result
-                return run(args)
+            return work()
         finally:
             signals.deaf = True
     except Failure as failure:
@@ -291,7 +303,7 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
     return found[0] if found else {}
 
 
-def _parse(parser: argparse.ArgumentParser, argv: list[str], asked: argparse.Namespace) -> argparse.Namespace:
+def _parse(parser: argparse.ArgumentParser, argv: list[str], asked: _Asked) -> argparse.Namespace:
     """What `asked` holds is known of the file of --config too, as soon as that is read."""
     leaf = next((p for p in _leaves(parser) if p.prog.split()[-1] in argv[:1]), parser)
     common = _Parser(prog=leaf.prog, add_help=False)
@@ -299,8 +311,8 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str], asked: argparse.Nam
     file = common.parse_known_args(argv)[0].config
     if file and not {"-h", "--help"} & set(argv):
         values = read_config(Path(file))
-        for flag in vars(asked):
-            setattr(asked, flag, getattr(asked, flag) or values.get(flag) is True)
+        asked.json |= values.get("json") is True
+        asked.debug |= values.get("debug") is True
         leaf.set_defaults(**checked(leaf, values, Path(file)))
     return parser.parse_args(argv)
 
