@@ -57,6 +57,7 @@ CONVERTED = {
     "byte-order-mark",
     "lone-carriage-returns",
     "not-json-lines",
+    "column-renamed",
     "inline-thought",
     "think-tags",
 }  # gone after convert
@@ -123,7 +124,11 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("data", nargs="*", metavar="DATA", help="files, folders, globs, or - for stdin")
     add(
-        "--task", choices=tasks, default="auto", metavar="TASK", help=f"{', '.join(tasks)}; auto looks at the first row"
+        "--task",
+        choices=tasks,
+        default="auto",
+        metavar="TASK",
+        help=f"{', '.join(tasks)}; auto looks at the first rows",
     )
     add("--family", choices=["auto", *family_names()], default="auto", metavar="NAME",
         help=f"{', '.join(family_names())} (default: told by --model, else gemma4)")  # fmt: skip
@@ -198,7 +203,7 @@ def _validate(args: argparse.Namespace, session: Session) -> cli.Outcome:
     trainable = args.data
     # What came through stdin is gone, and one --delimiter does not fit files of different separators.
     again = "-" not in args.data and session.report.errors_by_code["csv-separator"] in (0, len(session.files))
-    if again and _needs_convert(args, result):
+    if again and _needs_convert(args, session, result):
         trainable = [f"{_stem(args.data[0])}.clean.jsonl"]
         rejects = f"{_stem(args.data[0])}.rejects.jsonl"
         outcome.next = [_command(args, session, "convert", "--out", trainable[0], "--rejects", rejects)]
@@ -211,9 +216,10 @@ def _validate(args: argparse.Namespace, session: Session) -> cli.Outcome:
     return outcome
 
 
-def _needs_convert(args: argparse.Namespace, result: dict) -> bool:
+def _needs_convert(args: argparse.Namespace, session: Session, result: dict) -> bool:
     """Whether the trainers, which have no --map and no --delimiter, want other rows than these."""
-    mended = result["warnings_by_code"].keys() & (result["repaired"].keys() | CONVERTED)
+    lasting = set() if session.options.family.thinking else {"think-tags"}  # there is no other place for the thinking
+    mended = result["warnings_by_code"].keys() & (result["repaired"].keys() | CONVERTED) - lasting
     return bool(result["errors_by_code"] or mended or args.map or args.delimiter)
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from gemma_trainer import cli
 from gemma_trainer.plan import answer
+from gemma_trainer.plan.choices import Wishes, budget_of
 from gemma_trainer.plan.emulate import FORMS, emulate
-from gemma_trainer.plan.fit import Wishes, budget_of, fit, misfit
+from gemma_trainer.plan.fit import fit, misfit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.memory import GIB, TEXTS
 from gemma_trainer.plan.packages import check_packages, install_missing, versions

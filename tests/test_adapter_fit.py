@@ -2,14 +2,17 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from gemma_trainer.models.fingerprint import fingerprint
 from gemma_trainer.models.load import load_adapter, load_model, lora_targets
 from gemma_trainer.models.reward import load_base
 from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train.adapter_fit import check_fit, other_base
+from gemma_trainer.train.start import find_start
 from training import make_tiny
 
 KINDS = ["gemma3", "gemma3-vision", "gemma3n", "gemma4"]
@@ -137,3 +140,38 @@ def test_a_base_with_other_content_is_told(place, tmp_path):
     hub = change(place, tmp_path / "hub", base_model_name_or_path="google/gemma-3-270m-it")
     for model, told in [("google/gemma-3-270m-it", False), ("google/gemma-3-270m", True), ("/models/gemma-3-270m-it", False), ("/models/gemma-3-1b-it", True)]:  # fmt: skip
         assert (other_base(hub, model) is not None) == told
+
+
+@pytest.mark.parametrize(
+    "change",
+    [[1], "x", None, 5, {}, {"base_model_name_or_path": 5}, {"base_model_name_or_path": None}, {"r": "x"}, {"r": -1},
+     {"r": True}, {"lora_alpha": [1]}, {"lora_alpha": 0}, {"target_modules": 5}, {"target_modules": [5]}, {"target_modules": "("},
+     {"peft_type": []}],
+    ids=str,
+)  # fmt: skip
+def test_a_config_that_no_adapter_has_is_told(change, place, tmp_path):
+    folder = tmp_path / "adapter"
+    shutil.copytree(place / "adapter", folder)
+    file = folder / "adapter_config.json"
+    told = {**json.loads(file.read_text()), **change} if isinstance(change, dict) and change else change
+    file.write_text(json.dumps(told))
+    with pytest.raises(Failure) as failure:
+        start = find_start(None, str(folder))
+        check_fit(Path(start.adapter["path"]), start.model)
+    assert (failure.value.exit_code, failure.value.problem.code) == (2, "adapter-unreadable")
+
+
+@pytest.mark.parametrize("method", ["stat", "open"])  # of a folder that may not be entered, of files in it
+def test_what_may_not_be_read_is_told_as_what_it_is(method, place, monkeypatch):
+    def refuse(path, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, method, refuse)
+    calls = {
+        "model-unreadable": lambda: find_start(str(place / "model"), None) and fingerprint(str(place / "model")),
+        "adapter-unreadable": lambda: find_start(None, str(place / "adapter")),
+    }
+    for code, call in calls.items():
+        with pytest.raises(Failure) as failure:
+            call()
+        assert (failure.value.exit_code, failure.value.problem.code) == (2, code)

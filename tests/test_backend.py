@@ -6,8 +6,9 @@ import pytest
 
 from gemma_trainer.plan import packages
 from gemma_trainer.plan import plan as planning
+from gemma_trainer.plan.choices import Wishes
 from gemma_trainer.plan.emulate import emulate
-from gemma_trainer.plan.fit import Wishes, fit
+from gemma_trainer.plan.fit import fit
 from gemma_trainer.plan.packages import broken_pins, unsloth_install
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import Failure

@@ -199,6 +199,34 @@ def test_a_folder_that_tells_no_size_is_a_plain_failure(tmp_path, config, code):
     assert caught.value.exit_code == 2 and caught.value.problem.code == code
 
 
+SIZES = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+         "vocab_size", "max_position_embeddings"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("value", [-5, 0, 1.5, True, "two", [], [4, "x"], {}, 10**9, 10**30])
+def test_a_size_that_no_model_has_is_told_in_words(kind, name, value):
+    with pytest.raises(ValueError, match=f"{name} is|damaged"):
+        read_shape({"model_type": kind, "hidden_size": 64, "num_hidden_layers": 2, name: value})
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+@pytest.mark.parametrize(
+    "more",
+    [{"text_config": "x"}, {"text_config": [1]}, {"layer_types": 5}, {"layer_types": ["x"]}, {"per_layer_config": {"a": 1}},
+     {"per_layer_config": 5}, {"enable_moe_block": True}, {"enable_moe_block": True, "num_experts": -1}, {"num_kv_shared_layers": -1},
+     {"global_head_dim": "x"}, {"final_logit_softcapping": "x"}],
+)  # fmt: skip
+def test_any_other_field_gives_a_size_or_is_told(kind, more, tmp_path):
+    sizes = {"model_type": kind, "hidden_size": 64, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, **more}))
+    try:
+        assert size_of(str(tmp_path)).shape.parameters > 0
+    except Failure as failure:
+        assert failure.exit_code == 2
+
+
 def test_an_adapter_has_the_size_of_its_base(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "google/gemma-3-1b-it"}')
     assert size_of(str(tmp_path)).shape == NAMED["gemma-3-1b"].shape

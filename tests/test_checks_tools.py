@@ -9,6 +9,7 @@ import pytest
 from judging import CASES, IMAGE, ROUND, TEXT, judge, judged_as, noted, tool_row
 from preparing import GOOD, TOOLS, assistant, call, chat, result, user
 
+OTHER = {"type": "function", "function": {"name": "other"}}
 PICTURE = (CASES / "media" / "dot.png").read_bytes()
 
 
@@ -28,6 +29,11 @@ PICTURE = (CASES / "media" / "dot.png").read_bytes()
         ("gemma4", chat(*ROUND[:2], result(tool_call_id="c9"), ROUND[3], tools=TOOLS), {"tool-id-unknown"}),
         ("gemma4", chat(*ROUND[:2], result(), ROUND[3], tools=TOOLS), {"tool-linked"}),
         ("gemma4", chat(*ROUND[:2], result(name="other"), ROUND[3], tools=TOOLS), {"tool-id-unknown"}),
+        ("gemma4", chat(*ROUND[:2], result(tool_call_id="c1", name="other"), ROUND[3], tools=TOOLS), {"tool-result-name"}),
+        ("functiongemma", chat(*ROUND[:2], result(tool_call_id="c1", name="other"), ROUND[3], tools=TOOLS), {"tool-result-name"}),
+        ("gemma4", chat(*ROUND[:2], result(tool_call_id="c1", name="get_tide"), ROUND[3], tools=TOOLS), set()),
+        ("gemma4", chat(user("a"), assistant("", tool_calls=[call(id="x"), call("other", {}, id="y")]), result(tool_call_id="x", name="other"),
+                        result(tool_call_id="y", name="get_tide"), assistant("b"), tools=[*TOOLS, OTHER]), {"tool-result-name"}),
         ("gemma4", chat(user("a"), assistant("", tool_calls=[call(id="x"), call(id="y")]), result(), assistant("b"), tools=TOOLS),
          {"tool-result-unnamed", "tool-result-missing"}),
         ("gemma4", chat(user("a"), assistant("", tool_calls=[call(), call()]), result(tool_call_id="c1"), assistant("b"), tools=TOOLS),
@@ -66,7 +72,7 @@ PICTURE = (CASES / "media" / "dot.png").read_bytes()
         ("gemma4", tool_row({"type": {"type": "string"}}), set()),
         ("functiongemma", tool_row({"type": {"type": "string"}}), {"tool-schema-lossy"}),
         ("gemma3", {**GOOD, "tools": [{"type": "function", "function": {"name": "f", "description": 5}}]}, {"tools-invalid", "tools-ignored"}),
-        ("gemma4", chat(*ROUND[:2], result("x", tool_call_id="c1", name="<turn|>"), ROUND[3], tools=TOOLS), {"control-token"}),
+        ("gemma4", chat(*ROUND[:2], result("x", tool_call_id="c1", name="<turn|>"), ROUND[3], tools=TOOLS), {"control-token", "tool-result-name"}),
         ("functiongemma", chat(*ROUND[:2], result("", name="get_tide"), ROUND[3], tools=TOOLS), {"tool-result-empty"}),
         ("functiongemma", chat(*ROUND[:2], result([TEXT], name="get_tide"), ROUND[3], tools=TOOLS), {"parts-joined"}),
         ("functiongemma", chat(*ROUND[:2], result([IMAGE], name="get_tide"), ROUND[3], tools=TOOLS), {"media-lost"}),

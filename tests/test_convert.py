@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import date, datetime
+from decimal import Decimal
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,13 @@ def write(tmp_path):
         return file
 
     return write
+
+
+def write_table(folder: Path, rows: list[dict]) -> Path:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = folder / "rows.parquet"
+    parquet.write_table(arrow.Table.from_pylist(rows), file)
+    return file
 
 
 def convert(file: Path, *words: object) -> tuple[int, dict, list[dict], list[dict]]:
@@ -83,6 +93,15 @@ def test_a_file_that_reads_on_is_mended(write, data, code):
     assert "convert" in before["next"][0]
 
 
+def test_blanks_in_a_header_are_told_and_mended(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("prompt, completion\na,b\n", "utf-8")
+    _, document = prep("validate", file)
+    assert document["result"]["warnings_by_code"] == {"column-renamed": 1} and " convert " in document["next"][0]
+    status, document, rows, _ = convert(file)
+    assert (status, document["warnings"]) == (0, []) and rows == [chat(user("a"), assistant("b"))]
+
+
 def test_a_reply_of_which_nothing_is_whole_is_no_data(tmp_path):
     file = tmp_path / "reply.txt"
     file.write_text('[{"messages": [{"role": "user", "content": "Na')
@@ -128,18 +147,50 @@ def test_containers(tmp_path, suffix):
     elif suffix == "json":
         file.write_text(json.dumps({"data": rows}), "utf-8")
     else:
-        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(arrow.Table.from_pylist(rows), file)
+        write_table(tmp_path, rows)
     _, _, out, _ = convert(file)
     assert out == [chat(user(r["prompt"]), assistant(r["completion"])) for r in rows]
 
 
-def test_values_that_json_cannot_hold_are_refused(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    file = tmp_path / "rows.parquet"
-    parquet.write_table(arrow.table({"text": ["a", "b"], "blob": [b"\x00", None]}), file)
-    code, document, rows, rejects = convert(file)
-    assert code == 3 and "not-json" in codes(document) and rows == [{"text": "b"}] and len(rejects) == 1
+@pytest.mark.parametrize("command", ["validate", "convert", "split", "stats", "inspect"])
+def test_columns_beside_fail_no_table(tmp_path, command):
+    """Whatever types they have: all commands say the same, and no row is lost."""
+    rows = [{**GOOD, "seen": datetime(2026, 1, 2), "cost": Decimal("1.50"), "loss": nan, "blob": b"\xff"}]
+    rows.append({**chat(user("b"), assistant("c")), "loss": 1.0})
+    file = write_table(tmp_path, rows)
+    more = {"convert": ["--out", tmp_path / "out.jsonl"], "split": ["--out", tmp_path]}
+    code, document = prep(command, file, *more.get(command, []))
+    assert (code, document["errors"]) == (0, [])
+    assert document["result"].get("rejected", 0) == 0
+
+
+def test_columns_beside_are_written_without_loss(tmp_path):
+    rows = [{**GOOD, "seen": datetime(2026, 1, 2), "cost": Decimal("1.50"), "loss": nan, "blob": b"\xff"}]
+    _, _, (row,), _ = convert(write_table(tmp_path, rows))
+    assert row.pop("seen").startswith("2026-01-02 00:00:00")
+    assert row == {**GOOD, "cost": 1.5, "blob": {"base64": "/w=="}}  # as all that is null, NaN is left out
+
+
+def test_rejects_of_a_table_are_json_that_converts_once_corrected(tmp_path):
+    rows = [{**BAD, "loss": nan, "day": date(2026, 1, 2), "blob": b"\xff"}, {**GOOD, "loss": 1.0}]
+    _, _, _, (reject,) = convert(write_table(tmp_path, rows))
+    assert {key: reject["input"][key] for key in ("loss", "day", "blob")} == {
+        "loss": None, "day": "2026-01-02", "blob": {"base64": "/w=="},
+    }  # fmt: skip
+    again = tmp_path / "again" / "rows.jsonl"
+    again.parent.mkdir()
+    again.write_text(json.dumps({**reject, "input": {**reject["input"], **GOOD}}))
+    assert convert(again)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "row", [{"prompt": b"a", "completion": b"b"}, {"text": b"a"}, {"question": b"a", "answer": b"b"}]
+)
+def test_bytes_never_pass_for_text(tmp_path, row):
+    code, document, rows, rejects = convert(write_table(tmp_path, [row]))
+    (problem,) = document["errors"]
+    assert (code, rows, len(rejects)) == (3, [], 1)
+    assert problem["code"] == "content-type" and "bytes" in problem["message"] and problem["path"] in row
 
 
 def test_map_makes_unknown_columns_known(write):

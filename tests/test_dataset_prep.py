@@ -144,6 +144,15 @@ def test_report_never_replaces_a_file_unasked(tmp_path):
     assert lines(file) == [GOOD] and (tmp_path / "report.jsonl").read_text("utf-8") == "mine"
 
 
+@pytest.mark.parametrize("first", ["null", "{}", '{"id": 1}', '{"prompt": "a", "chosen": null, "rejected": null}', "{"])
+def test_the_task_is_told_by_the_first_row_that_tells_one(tmp_path, first):
+    file = tmp_path / "rows.jsonl"
+    pair = json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"})
+    file.write_text("\n".join([first, pair]), "utf-8")
+    result = prep("validate", file)[1]["result"]
+    assert (result["task"], result["rows"], result["valid"]) == ("dpo", 2, 1)
+
+
 def test_family_that_was_assumed_is_told():
     _, document = prep("validate", CASES / "008-crlf.jsonl")
     assert document["result"]["family"] == "gemma4"

@@ -78,6 +78,14 @@ def test_for_several_nodes_the_command_is_that_of_each_node():
     assert "--machine_rank $NODE_RANK" in command and "sft_train.py --model google/gemma-3-4b-it" in command
 
 
+@pytest.mark.parametrize(("hardware", "batch"), [("3x8xH100-80G", 24), ("5x2xA100-80G", 20), ("3x1xL4", 18)])
+def test_a_number_of_nodes_that_16_rows_cannot_serve(hardware, batch):
+    """The batch is made to suit, and the command says so."""
+    answer = ask("--model", "google/gemma-3-4b-it", "--emulate", hardware)
+    assert answer["result"]["fit"]["effective_batch_size"] == batch and not answer["warnings"]
+    assert f"--effective-batch-size {batch}" in answer["next"][0]
+
+
 def test_what_does_not_fit_is_exit_5_with_three_ways():
     answer = ask("--model", "google/gemma-4-26B-A4B-it", "--emulate", "1xRTX4090-24G", code=5)
     (error,) = answer["errors"]

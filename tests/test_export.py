@@ -154,6 +154,33 @@ def test_media():
     )
 
 
+@pytest.mark.parametrize("target", ["openai", "gemini"])
+def test_sources_of_a_column_move_into_the_parts(target):
+    parts = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "image"}]
+    addresses = ["https://x/1.png", "https://x/2.png"]
+    row = {**chat(user(parts), assistant("b")), "id": 1}
+    own = [{"type": "image", "url": addresses[0]}, parts[1], {"type": "image", "url": addresses[1]}]
+    expected = exported({**chat(user(own), assistant("b")), "id": 1}, target)
+    assert exported({**row, "images": addresses}, target) == expected
+    assert "images" not in expected[0]
+    stored = [{"bytes": "eA==", "path": "1.png"}, {"bytes": "eQ==", "path": "2.png"}]
+    inside = [{"type": "image", "base64": b, "mime_type": "image/png"} for b in ("eA==", "eQ==")]
+    whole = chat(user([inside[0], parts[1], inside[1]]), assistant("b"))
+    assert exported({**row, "images": stored}, target) == exported({**whole, "id": 1}, target)
+    assert refused({**row, "images": addresses[:1]}, target) == "export-impossible"  # which of the two?
+
+
+def test_sources_of_a_column_go_through_prompt_and_answers_in_order():
+    row = {"prompt": [user([{"type": "image"}])], "chosen": [assistant("b")], "rejected": [assistant("c")]}
+    made, codes = exported({**row, "images": ["https://x/1.png"]}, "openai")
+    assert made["input"]["messages"][0]["content"][0]["image_url"] == {"url": "https://x/1.png"} and codes == []
+
+
+def test_gemini_has_no_names_of_speakers():
+    assert exported(chat(user("a", name="Ann"), assistant("b")), "gemini")[1] == ["export-lossy"]
+    assert exported(CALLING, "gemini")[1] == []
+
+
 @pytest.mark.parametrize(
     ("row", "target"),
     [

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from gemma_trainer.families.checkpoints import CHECKPOINTS
+from gemma_trainer.plan.choices import USABLE, Wishes, budget_of, longest, settings_for
 from gemma_trainer.plan.emulate import emulate, smallest_card
-from gemma_trainer.plan.fit import USABLE, Fit, Wishes, budget_of, fit, longest, misfit, require_fit, settings_for
+from gemma_trainer.plan.fit import Fit, fit, misfit, require_fit
 from gemma_trainer.plan.memory import GIB, estimate
-from gemma_trainer.plan.processes import choose_processes
+from gemma_trainer.plan.processes import choose_processes, shared_memory
 from gemma_trainer.plan.size import released, size_of
 from gemma_trainer.rows.problems import Failure
 
@@ -224,3 +225,45 @@ def test_a_mode_that_nobody_asked_for_is_told_as_the_smallest():
     model, hardware = "google/gemma-4-31B-it", "cpu-16G"
     assert "even in qlora, the smallest mode, at" in misfit(planned(model, hardware)).message
     assert "-it in lora at" in misfit(planned(model, hardware, mode="lora")).message
+
+
+@pytest.mark.parametrize("model", ["google/gemma-2-9b-it", "google/gemma-3-27b-it", "google/gemma-3-1b-it"])
+@pytest.mark.parametrize("length", [16_384, 131_072])
+def test_no_way_goes_beyond_what_a_model_was_made_for(model, length):
+    contexts = {released(each).name: each.shape.context for each in CHECKPOINTS}
+    for hardware in ("1xH100-80G", "1xRTX3060-12G", "cpu-32G"):
+        found = planned(model, hardware, length=length, micro=8)
+        for way in found.ways:
+            words = f"{way.change} ".split(" ")
+            named = words[words.index("--model") + 1] if "--model" in words else found.model.name
+            asked = int(words[words.index("--max-length") + 1]) if "--max-length" in words else length
+            assert asked <= contexts[named] or (named == found.model.name and "--max-length" not in words)
+
+
+def test_a_smaller_model_is_combined_with_one_row_a_pass():
+    found = planned("google/gemma-3-27b-it", "1xRTX3060-12G", method="dpo", mode="qlora", length=16_384, micro=8)
+    model, more = re.fullmatch(r"--model (\S+) (.*)", found.ways[0].change).groups()
+    assert more == "--micro-batch-size 1"
+    assert planned(model, "1xRTX3060-12G", method="dpo", mode="qlora", length=16_384, micro=1).fits
+
+
+def test_fewer_processes_where_they_share_the_memory():
+    machine = emulate("cpu-24G")
+    shared = shared_memory(machine, 32, None)
+    found = fit(size_of("google/gemma-3-270m-it"), shared, Wishes(effective=32, length=256), 32)
+    assert not found.fits and "--processes 1" in [way.change for way in found.ways]
+    assert planned("google/gemma-3-270m-it", "cpu-24G", effective=32, length=256).fits
+    assert not any("main memory" in way.change for way in found.ways)
+
+
+def test_reasons_are_those_of_the_choice():
+    asked = [planned("google/gemma-4-31B-it", "8xH100-80G", 8, mode="full", parallel=each) for each in ("ddp", "fsdp")]
+    assert [found.why["parallel"] for found in asked] == ["asked for", "asked for"] and not asked[0].fits
+    prime = planned("google/gemma-3-1b-it", "1xH100-80G", effective=13, length=1000)
+    assert prime.settings.micro == 1 and prime.why["batch"].endswith("no other number up to 8 divides 13 rows")
+    full = planned("google/gemma-3-1b-it", "1xH100-80G", effective=16, length=1000)
+    assert full.settings.micro == 8 and full.why["batch"].endswith("more would be no faster")
+
+
+def test_a_huge_batch_is_planned_at_once():
+    assert planned("google/gemma-3-1b-it", "1xH100-80G", effective=10**15).settings.micro == 4

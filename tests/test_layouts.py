@@ -13,6 +13,7 @@ from gemma_trainer.rows.roles import ROLES, canonical_role
 from preparing import GOOD, TOOLS, assistant, call, chat, result, user
 
 SYSTEM = {"role": "system", "content": "Be brief."}
+PAIR = {"prompt": [user("a")], "chosen": [assistant("b")], "rejected": [assistant("c")]}
 
 
 def canonical(row, task="sft", **options):
@@ -109,6 +110,56 @@ def test_other_columns_are_kept_and_rivals_dropped():
     assert row == {**GOOD, "id": 7, "meta": {"n": None}} and repairs == ["column-ignored"]
 
 
+@pytest.mark.parametrize(
+    ("row", "task", "key"),
+    [
+        (GOOD, "sft", "messages"),
+        ({"prompt": "a", "completion": "b"}, "sft", "messages"),
+        ({"prompt": [user("a")], "response": "b", "label": True}, "sft", "messages"),
+        ({"prompt": "a"}, "prompts", "prompt"),
+        (PAIR, "dpo", "prompt"),
+        ({"chosen": [user("a"), assistant("b")], "rejected": [user("a"), assistant("c")]}, "rm", "prompt"),
+    ],
+)
+def test_a_system_column_is_told_where_trainers_pass_it_over(row, task, key):
+    made, _, repairs = canonical({**row, "system": "Be brief."}, task)
+    assert made[key][0] == SYSTEM and "system" not in made and repairs == ["system-column"]
+    assert canonical({**row, "system": " "}, task)[2] == [] == canonical({**row, "system": None}, task)[2]
+
+
+@pytest.mark.parametrize(
+    ("row", "task"),
+    [
+        (chat(SYSTEM, *GOOD["messages"]), "sft"),
+        ({"prompt": [SYSTEM, user("a")], "completion": "b"}, "sft"),
+        ({"prompt": [SYSTEM, user("a")]}, "prompts"),
+        ({"prompt": [SYSTEM, user("a")], "chosen": "b", "rejected": "c"}, "dpo"),
+        ({"conversations": [{"from": "system", "value": "Be brief."}, *GOOD["messages"]]}, "sft"),
+    ],
+)
+def test_a_system_column_beside_a_system_message_is_left_out(row, task):
+    other, same = (canonical({**row, "system": text}, task) for text in ("Be long.", "Be brief. "))
+    assert other[2].count("column-ignored") == 1 and "system-column" not in other[2]
+    assert same == canonical(row, task) and same[0] == other[0]
+
+
+def test_of_several_possible_answers_none_is_taken_silently():
+    for row, layout in (
+        ({"prompt": "a", "completion": "b", "response": "c"}, "prompt-completion"),
+        ({"instruction": "a", "output": "b", "answer": "c"}, "alpaca"),
+        ({"instruction": "a", "response": "b", "completion": "c"}, "alpaca"),
+        ({"question": "a", "answer": "b", "solution": "c"}, "qa"),
+    ):
+        first, second = list(row)[-2:]
+        assert refused(row) == "columns-ambiguous"
+        for alone in ({**row, second: row[first]}, {**row, second: None}, {**row, second: ""}, {**row, second: 3}):
+            made, found, _ = canonical(alone)
+            assert (made["messages"][-1], found) == (assistant("b"), layout)
+        assert canonical(row, mapping={second: second})[0]["messages"][-1] == assistant("c")
+    pair = {"query": "a", "response": "b", "answer": "c", "rejected_response": "d"}
+    assert refused(pair, "dpo") == "columns-ambiguous"
+
+
 def test_text_row():
     assert canonical({"text": "a", "id": 1})[:2] == ({"text": "a", "id": 1}, "text")
 
@@ -116,9 +167,6 @@ def test_text_row():
 def test_map_renames_columns():
     row, layout, _ = canonical({"question": "a", "answer": "b"}, mapping={"prompt": "question", "completion": "answer"})
     assert row["messages"] == [user("a"), assistant("b")] and layout == "prompt-completion"
-
-
-PAIR = {"prompt": [user("a")], "chosen": [assistant("b")], "rejected": [assistant("c")]}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +250,12 @@ def test_tools_that_are_json_text_one_by_one():
         ({**GOOD, "tools": ["{"]}, "sft", "tools-invalid"),
         (None, "sft", "row-not-object"),
         ({}, "sft", "unknown-columns"),
+        ({"notes": None, "tools": None}, "sft", "unknown-columns"),
+        ({"text": None}, "sft", "target-missing"),
+        ({"id": 3, "tools": None, "messages": None}, "sft", "target-missing"),
+        ({"question": None, "answer": None}, "sft", "target-missing"),
+        ({"prompt": None}, "prompts", "target-missing"),
+        ({"chosen": None, "rejected": None}, "dpo", "target-missing"),
         ({"question": "a", "verdict": "b"}, "sft", "unknown-columns"),
         ({"messages": []}, "sft", "messages-empty"),
         ([], "sft", "messages-empty"),
@@ -269,7 +323,10 @@ def test_every_fault_of_a_row_is_told():
     ("row", "task"),
     [
         (PAIR, "dpo"), ({"chosen": "a"}, "dpo"), (GOOD, "sft"), ([user("a")], "sft"), ({"prompt": "a"}, "prompts"),
-        ({"prompt": "a", "completion": "b"}, "sft"), ({"text": "a"}, "sft"), (5, "sft"),
+        ({"prompt": "a", "completion": "b"}, "sft"), ({"text": "a"}, "sft"), (5, None),
+        (None, None), ({}, None), ([], None), ({"text": None}, None), ({"notes": "a"}, None), ("a", None),
+        ({"prompt": "a", "completion": None}, None), ({"prompt": "a", "chosen": None, "rejected": None}, None),
+        ({"prompt": "a", "notes": None}, "prompts"), ({"messages": GOOD["messages"], "chosen": None}, "sft"),
         ({"id": 1, "prompt": "a", "response": "b", "finish_reason": "stop"}, "responses"),
     ],
 )  # fmt: skip

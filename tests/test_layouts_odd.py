@@ -79,7 +79,7 @@ def test_odd_values(row):
     for odd in replaced(row):
         before, notes = json.dumps(odd), Notes()
         try:
-            made = canonical_row(odd, detect_task(odd), notes, family=GEMMA4).row
+            made = canonical_row(odd, detect_task(odd) or "sft", notes, family=GEMMA4).row
             taken += 1
             if "input_ids" in made:
                 check_tokenised(made, notes)

@@ -317,3 +317,52 @@ def test_prompts_of_any_layout():
     for row in ({"question": "a"}, {"query": "a", "response": "b"}, {"prompt": "a", "completions": ["b"], "labels": [True]},
                 {"contents": [{"parts": [{"text": "a"}]}]}, {"prompt": "a", "responses": ["b"], "scores": [1]}):  # fmt: skip
         assert canonical(row, "prompts")[0]["prompt"] == ASKED
+
+
+# Shapes that are repaired, and told
+
+
+_ASKS = {"name": "get_tide", "arguments": {"station": "North"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "tools", "told"),
+    [
+        (assistant(None, tool_calls=[call()]), TOOLS[0], ["tool-wrapped"]),
+        (assistant(None, tool_calls=[call()]), json.dumps(TOOLS[0]), ["tool-wrapped"]),
+        (assistant(None, tool_calls=call()), TOOLS, ["tool-wrapped"]),
+        (assistant(None, tool_calls=json.dumps([call()])), TOOLS, ["text-decoded"]),
+        (assistant(None, tool_calls=json.dumps(call())), TOOLS, ["text-decoded", "tool-wrapped"]),
+        (assistant(None, tool_calls=[call()], function_call=_ASKS), TOOLS, ["function-call-legacy", "tool-wrapped"]),
+        (assistant(None, tool_calls=[], function_call=_ASKS), TOOLS, ["function-call-legacy", "tool-wrapped"]),
+    ],
+)
+def test_calls_and_tools_of_another_shape_are_told(answer, tools, told):
+    row, _, notes = canonical(chat(user("a"), answer, tools=tools))
+    [made] = row["messages"][1]["tool_calls"]
+    assert made["function"] == call()["function"] and row["tools"] == TOOLS
+    assert [code for code in notes if code != TOLD] == told
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_calls": [call()], "function_call": {"name": "other", "arguments": "{}"}},
+        {"tool_calls": [call()], "function_call": {"name": "get_tide", "arguments": '{"station": "South"}'}},
+        {"reasoning_content": "x", "reasoning": "y"},
+        {"reasoning": "x", "thinking": "y"},
+    ],
+)
+def test_a_message_that_says_two_things_is_refused(fields):
+    assert refused(chat(user("a"), assistant("b", **fields))) == "message-ambiguous"
+
+
+@pytest.mark.parametrize("calls", [[], "", "[]", {}, None])
+def test_no_calls_are_no_calls(calls):
+    row, _, _ = canonical(chat(user("a"), assistant("b", tool_calls=calls)))
+    assert row == chat(user("a"), assistant("b"))
+
+
+def test_the_same_reasoning_twice_is_said_once():
+    row, _, _ = canonical(chat(user("a"), assistant("b", reasoning_content="x", reasoning="x\n")))
+    assert row["messages"][1] == assistant("b", reasoning_content="x")

@@ -15,8 +15,9 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
+from gemma_trainer.plan.choices import Wishes
 from gemma_trainer.plan.emulate import emulate
-from gemma_trainer.plan.fit import Wishes, fit
+from gemma_trainer.plan.fit import fit
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import Failure
 from scripts import ASSETS, Ran, run
@@ -246,3 +247,28 @@ def test_an_adapter_whose_base_is_not_here_is_planned(place, tmp_path):
     assert plan["lora"]["rank"] == 8 and "tokens-guessed" not in done.codes
     whole = ask(place, "sft", "--model", adapter, "--max-length", 64, "--emulate", "cpu-32G", "--mode", "full", "--lora-rank", 8)  # fmt: skip
     assert planned(whole)["lora"] is None
+
+
+def test_the_rank_of_ways_is_the_one_that_is_given(place):
+    """Full tuning has none; the adapters that it is turned into have."""
+    words = ("--model", "google/gemma-3-4b-it", "--data", "rows.jsonl", "--mode", "full", "--lora-rank", "256")
+    done = run("sft_train.py", *words, "--plan", "--emulate", "1xV100-32G", "--json", cwd=place, **OFFLINE)
+    assert done.code == 5
+    way = next(way for way in done.json["result"]["plan"]["memory"]["ways"] if way["change"] == "--mode lora")
+    command = next(command for command in done.json["next"] if "--mode lora" in command)
+    again = run("sft_train.py", *shlex.split(command)[2:], "--json", cwd=place, **OFFLINE)
+    assert again.code == 0 and again.json["result"]["plan"]["lora"]["rank"] == 256
+    assert again.json["result"]["plan"]["memory"]["memory_gib"]["total"] == pytest.approx(way["gib"], rel=0.3)
+    wide = run(
+        "sft_train.py",
+        *words[:4],
+        "--mode",
+        "lora",
+        "--plan",
+        "--emulate",
+        "1xV100-32G",
+        "--json",
+        cwd=place,
+        **OFFLINE,
+    )
+    assert wide.json["result"]["plan"]["memory"]["memory_gib"]["total"] < way["gib"] - 1

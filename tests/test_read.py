@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
+import tarfile
+import zipfile
 
 import pytest
 import xxhash
@@ -309,6 +314,12 @@ def test_commas_in_a_file_that_says_tabs(tmp_path):
     assert faults(read(tmp_path, "a,b\n1,2\n", "a.tsv")) == [("csv-separator", 1)]
 
 
+def test_blanks_around_the_name_of_a_column_are_told(tmp_path):
+    items = read(tmp_path, "prompt, completion\na,b\n", "a.csv")
+    assert faults(items) == [("column-renamed", 1)] and values(items) == [{"prompt": "a", "completion": "b"}]
+    assert faults(read(tmp_path, "prompt,completion\na,b\n", "a.csv")) == []
+
+
 def test_index_column_of_pandas_has_a_name(tmp_path):
     items = read(tmp_path, ",a\n0,x\n", "a.csv")
     assert values(items) == [{"Unnamed: 0": "0", "a": "x"}] and items[0].header == 1
@@ -342,8 +353,7 @@ def test_tables_with_values_that_python_has_no_object_for_are_told(tmp_path, for
     import pyarrow
     from pyarrow import parquet
 
-    days = pyarrow.array([2**30], pyarrow.int32()).cast(pyarrow.date32())
-    table = pyarrow.table({"prompt": ["a"], "completion": ["c"], "day": days})
+    table = pyarrow.table({"prompt": ["a"], "completion": ["c"], "took": pyarrow.array([2**60], pyarrow.duration("s"))})
     file = tmp_path / ("a.parquet" if form == "parquet" else "a.arrow")
     if form == "parquet":
         parquet.write_table(table, file)
@@ -366,6 +376,74 @@ def test_an_arrow_stream_with_an_absurd_length_is_told(tmp_path):
     for at in range(0, len(whole), 8):
         file.write_bytes(whole[:at] + (2**60).to_bytes(8, "little") + whole[at + 8 :])
         assert all(item.value for item in read_rows(file) if isinstance(item, RawRow))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"data": []}', '{"train": [], "test": []}', '{\n "train": [],\n "test": []\n}', "[]"]
+)
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_lists_without_rows_hold_no_row(tmp_path, text, name):
+    assert values(read(tmp_path, text, name)) == []
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_stand_in_the_first_list_that_is_not_empty(tmp_path, indent):
+    text = json.dumps({"test": [], "train": [json.loads(ROW)], "dev": []}, indent=indent)
+    items = read(tmp_path, text, "a.json")
+    assert values(items) == [json.loads(ROW)] and not faults(items)
+
+
+def test_a_row_with_an_empty_column_named_like_a_wrapper_is_a_row(tmp_path):
+    row = {"prompt": "a", "completion": "b", "items": []}
+    assert values(read(tmp_path, json.dumps(row), "a.json")) == [row]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.txt", "a", "a.jsonl"])
+def test_the_content_decides_not_the_suffix(tmp_path, name):
+    rows = [json.loads(ROW)] * 2
+    assert values(read(tmp_path, f"{ROW}\n{ROW}\n", name)) == rows == values(read(tmp_path, json.dumps(rows), name))
+    items = read(tmp_path, "prompt,completion\na,b\n", name)
+    assert values(items) == [{"prompt": "a", "completion": "b"}]
+    assert [code for code, _ in faults(items)] == ["not-json-lines"] * name.endswith("jsonl")
+
+
+def test_a_first_line_of_words_does_not_make_json_lines_a_table(tmp_path):
+    items = read(tmp_path, f"text, written today\n{ROW}\n")
+    assert [code for code, _ in faults(items)] == ["json-invalid"] and values(items) == [json.loads(ROW)]
+
+
+def test_an_arrow_stream_of_another_suffix(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"text": ["a"]})
+    with arrow.ipc.new_stream(str(tmp_path / "a.bin"), table.schema) as writer:
+        writer.write_table(table)
+    assert values(list(read_rows(tmp_path / "a.bin"))) == [{"text": "a"}]
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.jsonl", ROW)
+    return file.getvalue()
+
+
+NOT_DATA = {
+    "zip": (zipped(), "unzip"),
+    "tar": (tarfile.TarInfo("a.jsonl").tobuf(tarfile.USTAR_FORMAT) + bytes(1024), "tar"),
+    "xz": (lzma.compress(ROW.encode()), "xz -dk"),
+    "bz2": (bz2.compress(ROW.encode()), "bzip2 -dk"),
+    "tar.gz": (gzip.compress(b"a" * 257 + b"ustar\0" + bytes(300)), "tar"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+    "page": (b"\n<!DOCTYPE html>\n<html><title>404</title></html>", "/resolve/"),
+}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "a"])
+@pytest.mark.parametrize("kind", NOT_DATA)
+def test_what_stands_in_the_place_of_data_is_named(tmp_path, kind, name):
+    data, way = NOT_DATA[kind]
+    (problem,) = read(tmp_path, data, name)
+    assert problem.code == "file-not-data" and way in problem.fix
 
 
 # Names and hashes

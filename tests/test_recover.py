@@ -2,6 +2,7 @@
 
 import errno
 import json
+import resource
 import shlex
 from ast import literal_eval
 from dataclasses import replace
@@ -10,8 +11,9 @@ import jsonschema
 import pytest
 import torch
 
+from gemma_trainer.plan.choices import Wishes
 from gemma_trainer.plan.emulate import emulate
-from gemma_trainer.plan.fit import Wishes, fit, ways_down
+from gemma_trainer.plan.fit import fit, ways_down
 from gemma_trainer.plan.size import size_of
 from gemma_trainer.rows.problems import is_disk_full, is_out_of_memory
 from gemma_trainer.train.guards import Checkpoints, Recorder
@@ -156,6 +158,22 @@ def test_what_says_that_the_disk_is_full():
     assert is_disk_full(caused) and is_disk_full(OSError(errno.EDQUOT, "Disk quota exceeded"))
     assert is_disk_full(Exception("Error while serializing: I/O error: No space left on device (os error 28)"))
     assert not is_disk_full(OSError(errno.EACCES, "Permission denied"))
+
+
+@pytest.mark.parametrize("most", [2000, 12_000, 20_000, 40_000])  # bytes: in the header, in the tensors
+@pytest.mark.parametrize("library", ["torch", "safetensors"])
+def test_what_libraries_make_of_a_full_disk_is_known(library, most, tmp_path):
+    from safetensors.torch import save_file
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        with pytest.raises(Exception) as error:
+            tensors = {str(at): torch.zeros(1000) for at in range(20)}
+            (torch.save if library == "torch" else save_file)(tensors, tmp_path / "weights")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert is_disk_full(error.value), error.value
 
 
 @pytest.mark.parametrize(

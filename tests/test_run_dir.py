@@ -91,6 +91,36 @@ def test_events_outlive_a_resume(place):
 FILES = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
 
+@pytest.mark.parametrize(
+    "changed, flag",
+    [({"dtype": "bfloat16"}, "--dtype float32"), ({"backend": "trl"}, "--backend unsloth"), ({"autocast": True}, None), ({"mode": "full"}, "--mode lora")],
+)  # fmt: skip
+def test_what_the_machine_chose_stays_and_the_flag_that_keeps_it_is_told(changed, flag, tmp_path):
+    plan = {**RECORD["plan"], "dtype": "float32", "backend": "unsloth", "autocast": False, "mode": "lora"}
+    RunDirectory(tmp_path / "run").start({**RECORD, "plan": plan})
+    again = RunDirectory(tmp_path / "run")
+    refusal = again.refusal("auto", False, {**RECORD, "plan": {**plan, **changed}})
+    (name,) = changed
+    assert refusal.problem.code == "resume-mismatch" and f"plan.{name} was" in refusal.problem.message
+    assert (f"Pass {flag}," if flag else "Give the same") in refusal.problem.fix
+    words = {"dtype": "float32", "backend": "unsloth", "mode": "lora"}  # the same run, asked for in words
+    assert again.refusal("auto", False, {**RECORD, "plan": plan, "arguments": {**RECORD["arguments"], **words}}) is None
+
+
+def test_the_same_files_under_other_names_are_the_same_run(tmp_path):
+    def named(**names):
+        plan = {**RECORD["plan"], "model": f"/home/{names['model']}"}
+        return {**RECORD, "plan": plan, "arguments": {**RECORD["arguments"], **names}, "base": {"config.json": "h"}}
+
+    run = with_checkpoints(tmp_path / "run", named(model="tiny", data=["rows.jsonl"], eval_data=None, adapter=None))
+    other = named(model="moved/tiny", data=["/mnt/./rows.jsonl"], eval_data=[], adapter="x/../y")
+    assert run.refusal("auto", False, other) is None
+    assert run.open("auto", False) == run.checkpoints / "checkpoint-9"
+    assert "model was /home/tiny, is" in run.refusal("auto", False, {**other, "base": {}}).problem.message
+    data = {**other["plan"]["data"], "eval_rows": 3}  # a file went from --data to --eval-data
+    assert "eval_rows" in run.refusal("auto", False, {**other, "plan": {**other["plan"], "data": data}}).problem.message
+
+
 def with_checkpoints(folder, record=RECORD, steps=(6, 9)):
     run = RunDirectory(folder)
     run.start(record)
@@ -140,6 +170,58 @@ def test_checkpoints_of_other_steps_names_and_runs_are_refused(tmp_path):
     assert RunDirectory(tmp_path / "new").refusal(str(other), False, seeded) is None
     shutil.copytree(other, run.checkpoints / "checkpoint-12")
     assert run.refusal("auto", False, RECORD).problem.code == "resume-mismatch"
+
+
+def begin(folder, resume, overwrite=False):
+    """The name of the checkpoint that a run begins at, as the command with --resume would."""
+    run = RunDirectory(folder)
+    checkpoint = run.open(str(resume), overwrite)
+    run.start({**RECORD, "arguments": {**RECORD["arguments"], "resume": str(resume)}}, checkpoint)
+    return run, checkpoint and checkpoint.name
+
+
+def reach(run, step):
+    """The run writes a checkpoint, and is killed."""
+    shutil.copytree(
+        run.checkpoints.parent.parent / "old" / "checkpoints" / "checkpoint-6", run.checkpoints / f"checkpoint-{step}"
+    )
+    run.mark_complete(step)
+    run.release()
+
+
+def test_the_command_that_began_at_a_checkpoint_goes_on_from_the_newest(tmp_path, monkeypatch):
+    old = with_checkpoints(tmp_path / "old").checkpoints / "checkpoint-6"
+    new = tmp_path / "new"
+    run, name = begin(new, old)
+    assert name == "checkpoint-6" and run.record["begun_from"] == str(old)
+    run.release()
+    run, name = begin(new, old)  # killed before its first checkpoint
+    assert name == "checkpoint-6"
+    reach(run, 7)
+    monkeypatch.chdir(tmp_path)
+    run, name = begin(new, "old/checkpoints/../checkpoints/checkpoint-6")
+    assert name == "checkpoint-7"
+    reach(run, 8)
+    run, name = begin(new, "auto")
+    assert name == "checkpoint-8"
+    run.release()
+    shutil.move(old, tmp_path / "gone")
+    run, name = begin(new, old, overwrite=True)
+    assert name == "checkpoint-8"
+    run.update(status="done")
+    run.release()
+    refusal = RunDirectory(new).refusal(str(old), False, RECORD)
+    assert refusal.problem.code == "output-exists"
+
+
+def test_a_run_that_is_told_to_go_back_loses_what_came_after(tmp_path):
+    old = with_checkpoints(tmp_path / "old", steps=(3, 6, 9))
+    run, name = begin(old.path, old.checkpoints / "checkpoint-6")
+    run.release()
+    assert name == "checkpoint-6" and old.newest_checkpoint().name == "checkpoint-6"
+    run, name = begin(old.path, old.checkpoints / "checkpoint-3")
+    assert name == "checkpoint-3" and old.newest_checkpoint().name == "checkpoint-3"
+    run.release()
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])

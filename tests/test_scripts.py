@@ -300,3 +300,10 @@ def test_people_see_how_far_a_command_is(tmp_path):
     os.waitpid(child, 0)
     assert b"validate:   0%" in shown and b'{"ok": true' in shown
     assert "validate:" not in run("dataset_prep.py", "validate", file).stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "UTF8"])
+def test_json_is_json_in_every_encoding_of_stdout(encoding, tmp_path):
+    words = command("dataset_prep.py", "validate", "ü☃\udcff.jsonl", "--json")
+    done = subprocess.run(words, capture_output=True, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert "ü☃" in json.loads(done.stdout.decode("utf-8"))["errors"][0]["message"] and done.returncode == 2

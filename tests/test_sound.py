@@ -14,8 +14,9 @@ from gemma_trainer.train.guards import BoundedLoss, Checkpoints, DiskRoom, Finit
 from gemma_trainer.train.rows import EncodedSet
 from gemma_trainer.train.run import run_loop
 from gemma_trainer.train.run_dir import RunDirectory
-from gemma_trainer.train.sound import check_bounded, check_finite, check_room
+from gemma_trainer.train.sound import _less, check_bounded, check_finite, check_room
 from gemma_trainer.train.step_rows import rows_of_steps
+from gemma_trainer.train.verify import verify_adapter
 from training import build, make_plan, make_tiny, numbered, question_rows
 
 
@@ -100,11 +101,43 @@ def test_a_broken_start_is_blamed_on_the_weight_or_on_the_values(tiny, tmp_path)
     finite = FiniteLoss(run)
     finite.on_log(None, TrainerState(global_step=0), TrainerControl(), {"eval_loss": math.nan})
     failure = refused(finite, trainer, plan, run)
-    assert failure.exit_code == 2 and failure.problem.code == "start-not-finite" and "--beta" in failure.problem.fix
+    assert failure.exit_code == 2 and failure.problem.code == "start-not-finite"
     weight = dict(trainer.model.named_parameters())["base_model.model.model.norm.weight"]
     weight.data[0] = math.nan
     failure = refused(finite, trainer, plan, run)
     assert "model.norm.weight" in failure.problem.message and failure.problem.fix == "Give another --model."
+
+
+@pytest.mark.parametrize(
+    "changes, told, not_told",
+    [
+        ({"mode": "full"}, [], ["margin", "beta", "alpha", "dtype"]),
+        ({"mode": "lora", "dtype": "bfloat16"}, ["--lora-alpha", "--dtype"], ["margin", "--beta"]),
+        ({"method": "dpo", "objective": {"beta": 0.1}}, ["--beta"], ["margin", "dtype"]),
+        ({"method": "rm", "mode": "lora", "adapter": {"path": "x"}}, ["margin"], ["--beta", "--lora-alpha"]),
+    ],
+)
+def test_what_may_be_too_large_is_what_the_run_has(changes, told, not_told, tiny):
+    fix = _less(make_plan(tiny.path, **changes))
+    assert (fix is None) == (not told)
+    assert all(word in (fix or "") for word in told) and not any(word in (fix or "") for word in not_told)
+
+
+@pytest.mark.parametrize("weight, code, exit_code", [(0.0, "adapter-untrained", 2), (1e-30, "adapter-untrained", 2), (0.1, None, 0)])  # fmt: skip
+def test_steps_too_small_for_any_effect_are_told(weight, code, exit_code, tiny, tmp_path):
+    trainer, _ = build(tiny, make_plan(tiny.path, mode="lora"), tmp_path / "out", tiny.encode(question_rows(4)))
+    for name, parameter in trainer.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.fill_(weight)
+    trainer.model.save_pretrained(tmp_path)
+    ids = tiny.encode(question_rows(1))[0].ids
+    if code is None:
+        assert verify_adapter(trainer.model, tmp_path, ids)["effect"] > 0
+        return
+    with pytest.raises(Failure) as failure:
+        verify_adapter(trainer.model, tmp_path, ids)
+    assert (failure.value.problem.code, failure.value.exit_code) == (code, exit_code)
+    assert "--learning-rate" in failure.value.problem.fix
 
 
 def test_a_finished_loop_makes_no_step_more(tiny, tmp_path):

@@ -105,6 +105,43 @@ def test_leaks_between_files_that_are_named_as_splits(tmp_path):
     assert prep("validate", tmp_path)[1]["warnings"] == []
 
 
+@pytest.mark.parametrize("told_by", ["file", "column"])
+def test_statistics_tell_the_leaks_that_validate_tells(tmp_path, told_by):
+    """Rows of no split that come first hide none."""
+    train = chat(user("a"), assistant("b"))
+    test = chat(user("a"), assistant("c"))
+    if told_by == "file":
+        (tmp_path / "train.jsonl").write_text(json.dumps(train) + "\n", "utf-8")
+        (tmp_path / "eval.jsonl").write_text(json.dumps(test) + "\n", "utf-8")
+    else:
+        rows = [chat(user("a"), assistant("d")), {**train, "split": "train"}, {**test, "split": "test"}]
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    page = tmp_path / "page.html"
+    valid, stats = (prep(*words, tmp_path)[1] for words in (["validate"], ["stats", "--html", page]))
+    assert stats["warnings"] == valid["warnings"]
+    assert stats["result"]["warnings_by_code"] == {"split-leak": 1} and "split-leak" in page.read_text("utf-8")
+    assert stats["result"]["duplicates"]["prompts"] == (1 if told_by == "file" else 2)
+
+
+def test_leaks_between_stored_splits(tmp_path):
+    """A folder of DatasetDict.save_to_disk: one folder a split, files about the data beside the data."""
+    datasets = pytest.importorskip("datasets")
+    sides = {"train": [GOOD, chat(user("a"), assistant("b"))], "test": [GOOD]}
+    stored = datasets.DatasetDict({side: datasets.Dataset.from_list(rows) for side, rows in sides.items()})
+    stored.save_to_disk(tmp_path / "data")
+    (tmp_path / "data" / "train" / "cache-1.arrow").write_bytes(b"of map")
+    code, document = prep("validate", tmp_path / "data")
+    told = document["result"]
+    assert (code, told["rows"], told["valid"], told["errors_by_code"]) == (0, 3, 3, {})
+    assert told["warnings_by_code"] == {"duplicate-row": 1, "split-leak": 1}
+
+
+def test_a_file_that_only_has_the_name_of_one_about_data_is_data(tmp_path):
+    for name in ("state.json", "dataset_info.json", "dataset_dict.json"):
+        (tmp_path / name).write_text(json.dumps([GOOD, {**GOOD, "features": "x"}]))
+    assert prep("validate", tmp_path)[1]["result"]["rows"] == 6
+
+
 @pytest.mark.parametrize("fraction", ["1", "1.5", "x"])
 def test_fractions_must_leave_both_sides(file, fraction):
     assert prep("split", file, "--eval-fraction", fraction)[0] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import errno
 import io
@@ -23,13 +24,13 @@ from gemma_trainer.rows.commands import command
 from gemma_trainer.rows.config_file import checked, read_config
 from gemma_trainer.rows.problems import (
     INTERNAL,
-    NO_SPACE,
     OK,
     STOPPED,
     UNSUPPORTED,
     USAGE,
     Failure,
     Problem,
+    is_disk_full,
     is_out_of_memory,
     missing,
 )
@@ -218,8 +219,9 @@ def _parser(name: str, description: str, add_arguments: Callable) -> argparse.Ar
 
 def _unforeseen(error: Exception) -> Outcome:
     text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
-        text = f"{error.filename or 'the disk of temporary files or of the output'}: {error.strerror}"
+    if is_disk_full(error):
+        place = getattr(error, "filename", None) or "the disk of temporary files or of the output"
+        text = f"{place}: {getattr(error, 'strerror', None) or text}"
         return Outcome(errors=[Problem("disk-full", text)], exit_code=STOPPED)
     if is_out_of_memory(error):
         return Outcome(errors=[Problem("out-of-memory", text)], exit_code=UNSUPPORTED)
@@ -329,7 +331,9 @@ def _emit(name: str, outcome: Outcome, as_json: bool) -> None:
             "warnings": [p.as_dict() for p in outcome.warnings],
             "next": outcome.next,
         }
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False), flush=True)
+        # The escapes of a stream that knows no UTF-8 are none of JSON's.
+        escape = codecs.lookup(sys.stdout.encoding or "ascii").name != "utf-8"
+        print(json.dumps(document, ensure_ascii=escape, allow_nan=False), flush=True)
         return
     for problem in outcome.errors:
         log(f"error: {problem}")

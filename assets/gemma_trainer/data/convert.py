@@ -34,7 +34,7 @@ class Written:
             entry["row"] += rows
 
     def reject_lines(self) -> Iterator[bytes]:
-        return (_json(entry, default=str).encode("utf-8", "replace") + b"\n" for entry in self.rejects)
+        return (_json(entry).encode("utf-8", "replace") + b"\n" for entry in self.rejects)
 
 
 class Writer:
@@ -77,15 +77,11 @@ class Writer:
         row = _moved(row, folder, self.folder, part)
         try:
             row = export_row(row, self.target, self.model, notes)
-            line = _json(row).encode("utf-8") + b"\n"
         except Refused as refusal:
             notes.found.append(refusal.note)
             return None
-        except (TypeError, ValueError):
-            notes.fault("not-json", "the row holds a value that JSON cannot hold")
-            return None
         part.repaired.update(notes.silent)
-        return line
+        return _json(row).encode("utf-8") + b"\n"
 
 
 class Totals(NamedTuple):
@@ -137,8 +133,8 @@ def _reject(checked: Checked, problems: list[Problem]) -> dict:
         return {**entry, "raw_base64": base64.b64encode(raw.source).decode("ascii")}
 
 
-def _json(value: object, default=None) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=default is not None, default=default)
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)  # readers give nothing else: see table_values.py
 
 
 def _moved(row: dict, source: Path, target: Path, part: Part) -> dict:

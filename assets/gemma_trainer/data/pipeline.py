@@ -68,16 +68,22 @@ def load_rows(
 
 
 def first_task(files: list[Path], task: str, delimiter: str | None = None, mapping: Mapping | None = None) -> str:
-    """`task` itself, or for "auto" the one that the first row is made for. Raises Failure for a mapping without use."""
+    """`task` itself, or for "auto" that of the first row that tells one. Raises Failure for a mapping without use."""
     if task != "auto" and not mapping:
         return task
-    values = [item.value for _, item in islice(_readable(files, delimiter), LOOKED_AT if mapping else 1)]
+    values = (item.value for _, item in islice(_readable(files, delimiter), LOOKED_AT))
     if mapping:
+        values = list(values)
         _check_columns(mapping.values(), values, "--map")
-    value = values[0] if values else None
-    if isinstance(value, dict) and mapping:
-        value = {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
-    return task if task != "auto" else "sft" if value is None else detect_task(value)
+    if task != "auto":
+        return task
+    return next(filter(None, (detect_task(_mapped(value, mapping or {})) for value in values)), "sft")
+
+
+def _mapped(value: object, mapping: Mapping) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {**value, **{name: value[column] for name, column in mapping.items() if column in value}}
 
 
 def with_margin(files: list[Path], options: Options) -> Options:

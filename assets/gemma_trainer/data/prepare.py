@@ -31,7 +31,8 @@ from gemma_trainer.data.view import view_rows
 from gemma_trainer.rows.problems import NO_SPACE, STOPPED, USAGE, Failure, Problem
 
 LONG = 20  # seconds that one process may take before it is told that there could be more
-_SPLIT_NAMES = re.compile(r"(?:^|[^a-z])(train|eval|valid|validation|val|dev|test|heldout)(?:[^a-z]|$)")
+_SPLIT = re.compile("(train|eval|valid|validation|val|dev|test|heldout)")
+_SPLIT_NAMES = re.compile(rf"(?:^|[^a-z]){_SPLIT.pattern}(?:[^a-z]|$)")
 _SAME_SPLIT = dict.fromkeys(("valid", "validation", "val", "dev", "heldout"), "eval")
 
 
@@ -84,7 +85,7 @@ class Session:
         self.report = Report(request.max_errors, request.report)
         self.notes: list[str] = [self.model.note] if self.model.note else []
         if request.task == "auto":
-            self.notes.append(f"task {self.options.task} was told by the first row")
+            self.notes.append(f"task {self.options.task} was told by the first row that tells one")
         self.advance: Callable[[int], object] = lambda size: None
         self.retry: Callable[[Path], str | None] = lambda rejects: None  # the command for rejects that were corrected
 
@@ -315,8 +316,11 @@ def _beside(file: Path, what: str) -> Path:
 
 
 def _splits(files: list[Path]) -> dict[Path, str]:
-    """The split that each file's name tells, where they tell several."""
-    told = {
-        file: _SAME_SPLIT.get(match[1], match[1]) for file in files if (match := _SPLIT_NAMES.search(file.name.lower()))
-    }
-    return told if len(set(told.values())) > 1 else {}
+    """The split that each file's name tells, or else that of its folder, where they tell several."""
+    by_name = {file: _SPLIT_NAMES.search(file.name.lower()) for file in files}
+    by_folder = {file: _SPLIT.fullmatch(file.parent.name.lower()) for file in files}
+    for found in (by_name, by_folder):
+        told = {file: _SAME_SPLIT.get(match[1], match[1]) for file, match in found.items() if match}
+        if len(set(told.values())) > 1:
+            return told
+    return {}

@@ -24,7 +24,8 @@ class Shapes:
     def _add(self, row: dict, part: Part) -> None:
         part.taken = part.taken or Stats()
         part.taken.add(row, *(part.size or (None, None, None)))
-        part.keys.put_prompt(part.rows, prompt_text(row), None)
+        if not part.keys.prompts.holds(part.rows):  # with the split of the row, which must stay
+            part.keys.put_prompt(part.rows, prompt_text(row), None)
 
 
 def shape_lines(stats: dict) -> list[str]:

@@ -27,7 +27,15 @@ from gemma_trainer.rows.content import fold, text_of
 
 # Faults of a row that are those of marks which the teacher should not have written.
 _MARKS = frozenset(
-    {"control-token", "special-token", "foreign-token", "thought-unclosed", "inline-thought", "think-tags"}
+    {
+        "control-token",
+        "special-token",
+        "foreign-token",
+        "thought-unclosed",
+        "thought-misplaced",
+        "inline-thought",
+        "think-tags",
+    }
 )
 # Warnings that the answer's own text brings about.
 _SPOILT = frozenset({"nul-character", "replacement-character", "foreign-markup", "terminator-in-answer"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gemma_trainer.data.checking.marks_in_text import ending
+from gemma_trainer.data.checking.thoughts import Marks, without_code
 from gemma_trainer.families.catalogue import get_family
 
 # (opening, closing) of a thought, as models write them.
@@ -19,8 +20,7 @@ _PAIRS = (
     (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Cohere
     (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
 )
-_OPENINGS = [re.compile(rf"\s*{opening}", re.IGNORECASE) for opening, _ in _PAIRS]
-_CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _PAIRS]
+_MARKS = Marks(_PAIRS, re.IGNORECASE)
 _ANY = re.compile("|".join(mark for pair in _PAIRS for mark in pair), re.IGNORECASE)
 # Headers in front of an answer, and marks around it.
 _HEAD = re.compile(
@@ -39,11 +39,11 @@ def split_thinking(text: str) -> tuple[str, str | None]:
     """
     thoughts: list[str] = []
     rest = _without_head(text)
-    while found := _leading(rest):
-        thought, rest = found
+    while found := _MARKS.leading(rest):
+        _, thought, rest = found
         thoughts.append(thought.strip())
-        rest = _without_head(rest)
-    if not thoughts and (found := _closed_only(rest)):
+        rest = _without_head(rest or "")
+    if not thoughts and (found := _MARKS.closed_only(rest)):
         thought, rest = found
         thoughts.append(thought.strip())
         rest = _without_head(rest)
@@ -54,28 +54,7 @@ def split_thinking(text: str) -> tuple[str, str | None]:
 
 def has_thinking_marks(text: str) -> bool:
     """Whether a thought opens or closes somewhere in the text, outside of code."""
-    return any(sign in text for sign in "<[\u25c1") and bool(_ANY.search(_without_code(text)))
-
-
-def _leading(text: str) -> tuple[str, str] | None:
-    for opening, closing in zip(_OPENINGS, _CLOSINGS, strict=True):
-        if begin := opening.match(text):
-            end = closing.search(text, begin.end())
-            return (text[begin.end() : end.start()], text[end.end() :]) if end else (text[begin.end() :], "")
-    return None
-
-
-def _closed_only(text: str) -> tuple[str, str] | None:
-    bare = _without_code(text)
-    for opening, closing in zip(_OPENINGS, _CLOSINGS, strict=True):
-        if not opening.search(bare) and len(ends := list(closing.finditer(bare))) == 1:
-            return text[: ends[0].start()], text[ends[0].end() :]
-    return None
-
-
-def _without_code(text: str) -> str:
-    """The text with code blanked out, equal in length."""
-    return re.sub(r"```.*?(?:```|\Z)|`[^`\n]*`", lambda code: " " * len(code[0]), text, flags=re.DOTALL)
+    return any(sign in text for sign in "<[\u25c1") and bool(_ANY.search(without_code(text)))
 
 
 def _without_head(text: str) -> str:

@@ -31,6 +31,13 @@ GLOBAL_HEAD = 512  # of Gemma 4's full-attention layers, where a config says not
 PATTERN = {"gemma3n_text": 5}  # every n-th layer sees everything; 6 elsewhere
 
 
+# What a config.json may say; no model comes near. 0 is for what a model may be without.
+MOST, MOST_LAYERS = 2**24, 2**12
+EXPERTS = {"num_experts", "top_k_experts", "moe_intermediate_size"}
+MAY_LACK = {"num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input", *EXPERTS}
+MORE = ("global_head_dim", "num_global_key_value_heads", *sorted(EXPERTS))  # without a default
+
+
 @dataclass(frozen=True)
 class Layer:
     """Widths of one decoder layer: of queries, of keys and values (0 where it reads an earlier layer's), of the MLP."""
@@ -80,10 +87,31 @@ class Shape:
 def read_shape(config: dict) -> Shape:
     """From the content of a config.json. Raises ValueError when it is no Gemma that can be reckoned."""
     text = config.get("text_config") or config
+    if not isinstance(text, dict):
+        raise ValueError(f"a model whose text_config is {text!r}")
     kind = text.get("model_type") or f"{config.get('model_type')}_text"
     if kind not in DEFAULTS:
         raise ValueError(f"a `{config.get('model_type')}` model")
     text = DEFAULTS[kind] | {key: value for key, value in text.items() if value is not None}
+    _check_sizes(kind, text)
+    try:
+        return _shape(kind, text)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"a model whose config.json is damaged ({type(error).__name__}: {error})") from None
+
+
+def _check_sizes(kind: str, text: dict) -> None:
+    """Raises ValueError for what cannot be the size of a part."""
+    sizes = [key for key, value in DEFAULTS[kind].items() if type(value) is int]
+    for key in (*sizes, *(key for key in MORE if key in text)):
+        values = text[key] if key == "intermediate_size" and isinstance(text[key], list) else [text[key]]
+        least, most = int(key not in MAY_LACK), MOST_LAYERS if key == "num_hidden_layers" else MOST
+        wrong = next((value for value in values if type(value) is not int or not least <= value <= most), None)
+        if wrong is not None:
+            raise ValueError(f"a model whose {key} is {wrong!r}")
+
+
+def _shape(kind: str, text: dict) -> Shape:
     layers = tuple(_layers(kind, text))
     hidden, vocabulary, count = text["hidden_size"], text["vocab_size"], len(layers)
     experts = _experts(text)

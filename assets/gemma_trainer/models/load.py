@@ -239,9 +239,13 @@ def adapter_base(adapter: str | Path) -> str:
     """The base model that an adapter folder names. Raises Failure (exit 2) when it is no adapter folder."""
     path = Path(adapter) / "adapter_config.json"
     try:
-        return json.loads(path.read_text("utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError):
-        raise Failure(USAGE, "adapter-unreadable", f"{adapter} holds no readable adapter_config.json") from None
+        base = json.loads(path.read_text("utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    if not isinstance(base, str):
+        text = f"{adapter} holds no readable adapter_config.json that names its base model"
+        raise Failure(USAGE, "adapter-unreadable", text)
+    return base
 
 
 def set_stop_tokens(model: PreTrainedModel, stop_ids: list[int], pad_id: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 from gemma_trainer.families.checkpoints import CHECKPOINTS
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.adapter import is_adapter
-from gemma_trainer.plan.fit import Fit, Wishes, budget_of, longest, settings_for
+from gemma_trainer.plan.choices import Wishes, budget_of, longest, settings_for
+from gemma_trainer.plan.fit import Fit
 from gemma_trainer.plan.hardware import Hardware
 from gemma_trainer.plan.memory import GIB, Settings, estimate
 from gemma_trainer.plan.size import ModelSize, released
@@ -77,7 +79,10 @@ def wishes_for(hardware: Hardware, method: str, length: int) -> Wishes:
     """What is asked about, in the engine that would be chosen."""
     nothing_trains = hardware.kind == "tpu"
     backend = "trl" if nothing_trains else planning.choose_backend("auto", hardware, method)[0]
-    return Wishes(method=method, backend=backend, length=length)
+    batch = Wishes.effective
+    if batch % hardware.nodes:  # they could not share it
+        batch = math.ceil(batch / hardware.devices) * hardware.devices
+    return Wishes(method=method, backend=backend, length=length, effective=batch)
 
 
 def route(found: Fit | None, hardware: Hardware, method: str) -> dict:
@@ -102,6 +107,8 @@ def arguments(found: Fit, hardware: Hardware, assets: Path, asked: str) -> list[
     words = [*start, "--data", rows, "--mode", settings.mode]
     if settings.dtype != planning.choose_dtype(None, settings.mode, hardware)[0]:
         words += ["--dtype", settings.dtype]
+    if found.effective != Wishes.effective:
+        words += ["--effective-batch-size", found.effective]
     return [*words, "--max-length", settings.length, "--micro-batch-size", settings.micro]
 
 
@@ -118,7 +125,7 @@ def doubts(model: ModelSize, length: int) -> list[Problem]:
         text = f"how large the encoders of {model.name} are is not known; they are left out"
         problems.append(Problem("size-partly-known", text))
     if length > model.shape.context:
-        text = f"--max-length {length} is over the model's context of {model.shape.context} tokens"
+        text = f"texts of {length} tokens are longer than the model's context of {model.shape.context}"
         problems.append(Problem("length-over-context", text))
     return problems
 

@@ -12,6 +12,12 @@ from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
 
 PRESETS = Path(__file__).parents[2] / "configs" / "accelerate"
 PORT = 29500
+PLACES = {
+    "RANK": "",
+    "WORLD_SIZE": "",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+}  # with what holds where it is not set
 
 
 @dataclass(frozen=True)
@@ -26,14 +32,20 @@ class Place:
 
 
 def find_place() -> Place | None:
-    """As torchrun, accelerate and Kubernetes' PyTorchJob tell it in the environment; None for a run in one process."""
+    """As torchrun, accelerate and Kubernetes' PyTorchJob tell it in the environment; None for a run in one process. Raises
+    Failure (exit 2) for numbers that cannot be."""
     known = os.environ
     world = known.get("WORLD_SIZE", "")
-    if not world.isdigit() or int(world) < 2 or not known.get("RANK", "").isdigit() or "MASTER_ADDR" not in known:
+    if not world.isdecimal() or int(world) < 2 or "RANK" not in known or "MASTER_ADDR" not in known:
         return None
-    local, beside = int(known.get("LOCAL_RANK", 0)), int(known.get("LOCAL_WORLD_SIZE", 1))
+    numbers = {name: known.get(name, default) for name, default in PLACES.items()}
+    rank, world, local, beside = (int(each) if each.isdecimal() else -1 for each in numbers.values())
+    if not (0 <= rank < world and local >= 0 and beside > 0):
+        told = ", ".join(f"{name} is {text!r}" for name, text in numbers.items())
+        text = f"the environment does not tell which process this is: {told}"
+        raise Failure(USAGE, "usage", text, fix="Launch with torchrun or accelerate, or unset WORLD_SIZE.")
     sharded = "true" in (known.get("ACCELERATE_USE_FSDP"), known.get("ACCELERATE_USE_DEEPSPEED"))
-    return Place(int(known["RANK"]), int(world), local, beside, sharded)
+    return Place(rank, world, local, beside, sharded)
 
 
 def is_first() -> bool:

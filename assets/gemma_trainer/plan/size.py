@@ -72,7 +72,8 @@ def _of_folder(path: Path, config: dict | None) -> ModelSize:
 
 
 def _tells_size(config: dict) -> bool:
-    return {"num_hidden_layers", "hidden_size"} <= (config.get("text_config") or config).keys()
+    text = config.get("text_config") or config
+    return isinstance(text, dict) and {"num_hidden_layers", "hidden_size"} <= text.keys()
 
 
 def _shape(name: str, config: dict) -> Shape:

@@ -18,7 +18,8 @@ STOPPED = 6
 REMOTE_FAILED = 7
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the system says of a full disk
-FULL = ("No space left", "Disk quota exceeded", "os error 28", "os error 122")  # what libraries make of it
+# What libraries make of it: Python, Rust, and torch, which finds its file shorter than it wrote.
+FULL = ("No space left", "Disk quota exceeded", *(f"os error {each})" for each in NO_SPACE), "PytorchStreamWriter failed writing", "unexpected pos ", "iostream error")  # fmt: skip
 # What torch, bitsandbytes and the systems say when memory runs out, where they have no class of its own.
 NO_MEMORY = (
     "out of memory",

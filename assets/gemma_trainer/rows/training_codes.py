@@ -200,7 +200,7 @@ TRAINING: Entries = {
     ),
     "adapter-untrained": (
         ERROR,
-        "A LoRA layer gets no gradient, so that it would not learn.",
+        "A LoRA layer gets no gradient, so that it would not learn; or all steps were so small that the adapter changes nothing.",
         "Report it with the model and the versions of run.json; --backend trl or --mode lora may do.",
     ),
     "loss-exploded": (

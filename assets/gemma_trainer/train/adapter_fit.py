@@ -46,6 +46,8 @@ def check_fit(folder: Path, model: str) -> None:
 
 def _damages(layers: dict, config: dict) -> Iterator[str]:
     """What is wrong with the adapter itself."""
+    if not _names_layers(config.get("target_modules")):
+        yield f"{CONFIG} says target_modules {config['target_modules']!r}"
     uniform = not (config.get("rank_pattern") or config.get("target_parameters"))
     for name, pair in layers.items():
         lacking = {"A", "B"} - pair.keys()
@@ -80,6 +82,16 @@ def _first_missing(layers: dict, base: dict[str, tuple], config: dict, model: Pa
         return None
     prefix, have = name.removesuffix(_key(name)), {_key(name) for name in layers}
     return next((prefix + key for key in sorted(base) if key not in have and _targeted(prefix + key, target)), None)
+
+
+def _names_layers(target: object) -> bool:
+    """Whether it can be target_modules: names, or a regular expression."""
+    if isinstance(target, str):
+        try:
+            return bool(re.compile(target))
+        except re.error:
+            return False
+    return target is None or (isinstance(target, list) and all(isinstance(each, str) for each in target))
 
 
 def _targeted(name: str, target: str | list[str] | None) -> bool:

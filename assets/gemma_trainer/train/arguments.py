@@ -56,8 +56,11 @@ def add_dpo_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+count = positive(int, most=2**31 - 1)  # more than any run has, and less than what no library can count
+
+
 def processes(text: str) -> str | int:
-    return text if text == "auto" else positive(int)(text)
+    return text if text == "auto" else count(text)
 
 
 def share(text: str) -> float:
@@ -85,27 +88,27 @@ def add_training_arguments(parser: argparse.ArgumentParser, rate: str, epochs: f
         "--backend", choices=["auto", "unsloth", "trl"], default="auto", help="training engine (default auto)"
     )
     how.add_argument("--mode", choices=["qlora", "lora", "full"], help="default: qlora on NVIDIA GPUs, else lora")
-    how.add_argument("--lora-rank", type=positive(int), help="default 16")
-    how.add_argument("--lora-alpha", type=positive(float), help="default 2 x rank")
+    how.add_argument("--lora-rank", type=count, help="default 16")
+    how.add_argument("--lora-alpha", type=positive(float, most=1e6), help="default 2 x rank")
     how.add_argument("--lora-dropout", type=fraction, help="default 0")
     how.add_argument("--dtype", choices=["bfloat16", "float32"], help="default: what the hardware does best")
 
     size = parser.add_argument_group("size of the run")
     size.add_argument("--learning-rate", type=positive(float, most=1), help=rate)
     size.add_argument(
-        "--epochs", type=positive(float), default=epochs, help=f"passes over the data (default {epochs:g})"
+        "--epochs", type=positive(float, most=1e6), default=epochs, help=f"passes over the data (default {epochs:g})"
     )
-    size.add_argument("--max-steps", type=positive(int), help="optimizer steps, instead of --epochs")
-    size.add_argument("--effective-batch-size", type=positive(int), default=16, help="rows a step (default 16)")
-    size.add_argument("--micro-batch-size", type=positive(int), help="rows a forward pass (default: fits the hardware)")
-    size.add_argument("--max-length", type=positive(int), default=2048, help="tokens a row (default 2048)")
+    size.add_argument("--max-steps", type=count, help="optimizer steps, instead of --epochs")
+    size.add_argument("--effective-batch-size", type=count, default=16, help="rows a step (default 16)")
+    size.add_argument("--micro-batch-size", type=count, help="rows a forward pass (default: fits the hardware)")
+    size.add_argument("--max-length", type=count, default=2048, help="tokens a row (default 2048)")
     size.add_argument(
         "--overlong",
         choices=["drop", "error", "truncate"],
         default="drop",
         help="rows over --max-length (default drop)",
     )
-    size.add_argument("--save-steps", type=positive(int), help="steps between checkpoints (default: ten a run)")
+    size.add_argument("--save-steps", type=count, help="steps between checkpoints (default: ten a run)")
 
     run = parser.add_argument_group("run")
     run.add_argument("--seed", type=seed, default=0, help="default 0")

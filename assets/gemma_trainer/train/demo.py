@@ -7,17 +7,19 @@ control tokens. It is made at run time, so nothing is downloaded.
 from __future__ import annotations
 
 import json
-import shutil
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gemma_trainer.cli import Outcome, log
 from gemma_trainer.evaluate.compare import load_held_out, measure_model, table
 from gemma_trainer.evaluate.metrics import METRICS
 from gemma_trainer.models.load import load_model, quiet_libraries
 from gemma_trainer.plan.hardware import share_cores
+from gemma_trainer.rows.problems import USAGE, Failure
 from gemma_trainer.train.card import loading_code, write_card
+from gemma_trainer.train.claim import check_writable, writing
 from gemma_trainer.train.method import ASSETS
 from gemma_trainer.train.run import require_training_packages, run_training
 from gemma_trainer.train.run_dir import RunDirectory
@@ -28,6 +30,7 @@ from gemma_trainer.train.write_json import write_json
 EXAMPLE = ASSETS / "examples" / "text_to_sql"
 SEEN, UNSEEN = EXAMPLE / "eval.jsonl", EXAMPLE / "eval_unseen.jsonl"
 BATCH = 100  # questions answered at a time
+MARK = "demo.txt"  # stands in a model that a demo made
 
 MODEL = {
     "hidden_size": 128,
@@ -54,9 +57,8 @@ def run_demo(args: Namespace, argv: list[str]) -> Outcome:
     machine(args)
     share_cores()
     quiet_libraries()
-    output = Path(args.output_dir or free_name("demo"))
-    base = output.with_name(f"{output.name}-base")
-    log(f"making a tiny Gemma with random weights in {base}")
+    output = run_directory(args, "demo")
+    base = beside(output, "base")
     make_base(base, args.seed, _texts())
     training = _training_arguments(args, base, output)
     if args.plan:
@@ -96,20 +98,46 @@ def is_done(path: Path) -> bool:
     return (RunDirectory(path).read() or {}).get("status") == "done"
 
 
+def run_directory(args: Namespace, name: str) -> Path:
+    return Path(args.output_dir).expanduser() if args.output_dir else free_name(name)
+
+
+def beside(output: Path, what: str) -> Path:
+    """NAME-WHAT next to the run directory NAME. Raises Failure (exit 2) for one that has no name: /"""
+    named = output if output.name not in ("", "..") else output.resolve()
+    if not named.name:
+        raise Failure(
+            USAGE, "usage", f"--output-dir {output}: the demo writes beside it too", fix="Choose a folder in it."
+        )
+    return named.with_name(f"{named.name}-{what}")
+
+
+def not_ours(folder: Path) -> Failure:
+    """What is said of a folder, or a run, that stands where the demo wants to write."""
+    text = f"{folder} is where the demo puts what it starts from, and no demo made what is there; it stays as it is"
+    return Failure(USAGE, "output-exists", text, fix="Choose another --output-dir.")
+
+
 def make_base(folder: Path, seed: int, texts: Iterable[str]) -> None:
     """The untrained model, with a tokenizer that knows the words of `texts`; the same seed gives the same weights, so a demo
-    that was killed finds them again."""
-    if (folder / "model.safetensors").exists():
+    that was killed finds them again. Raises Failure (exit 2) where something else stands."""
+    check_writable(folder)
+    if (folder / MARK).is_file():
         return
+    if folder.exists() and any(folder.iterdir()):
+        raise not_ours(folder)
     from gemma_trainer.families.catalogue import get_family
     from gemma_trainer.models.tiny import make_model, make_tokenizer, save_tiny
 
+    log(f"making a tiny Gemma with random weights in {folder}")
     tokenizer = make_tokenizer(texts, "gemma3", VOCABULARY, get_family("gemma3").plain_template)
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    save_tiny(make_model("gemma3", tokenizer, seed, **MODEL), tokenizer, part)
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
+            part = Path(place) / folder.name
+            save_tiny(make_model("gemma3", tokenizer, seed, **MODEL), tokenizer, part)
+            (part / MARK).write_text("A tiny model with random weights, made by --demo.\n", "utf-8")
+            part.rename(folder)
 
 
 def _training_arguments(args: Namespace, base: Path, output: Path) -> Namespace:

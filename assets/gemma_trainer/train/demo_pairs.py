@@ -15,6 +15,7 @@ from gemma_trainer.models.load import quiet_libraries
 from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.rows.problems import Failure
 from gemma_trainer.train import demo
+from gemma_trainer.train.claim import is_empty, read_record
 from gemma_trainer.train.method import ASSETS, Method
 from gemma_trainer.train.pairs import SIDES
 from gemma_trainer.train.run import require_training_packages, run_training
@@ -22,7 +23,7 @@ from gemma_trainer.train.setup import machine
 from gemma_trainer.train.sft import SupervisedTuning
 
 EXAMPLE = ASSETS / "examples" / "preferences"
-ANSWERS = {**demo.SETTINGS, "epochs": 2.0, "max_steps": None, "loss_on": "last", "adapter": None}
+ANSWERS = {**demo.SETTINGS, "epochs": 2.0, "max_steps": None, "loss_on": "last", "adapter": None, "resume": "auto"}
 # Tiny models with random weights take rates that would break a real one.
 PAIRS = {"mode": "lora", "effective_batch_size": 16, "micro_batch_size": 16}
 RATES = {"dpo": 3e-4, "rm": 1e-3}
@@ -37,11 +38,12 @@ def run_pair_demo(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     machine(args)
     share_cores()
     quiet_libraries()
-    output = Path(args.output_dir or demo.free_name(f"demo-{method.name}"))
-    start, speaker = (output.with_name(f"{output.name}-{what}") for what in ("start", "sft"))
+    output = demo.run_directory(args, f"demo-{method.name}")
+    start, speaker = (demo.beside(output, what) for what in ("start", "sft"))
+    if not (is_empty(speaker) or _speaks_from(start, speaker)):
+        raise demo.not_ours(speaker)
     with (EXAMPLE / "train.jsonl").open(encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
-    log(f"making a tiny Gemma with random weights in {start}")
     demo.make_base(start, args.seed, [m["content"] for row in rows for name in ("prompt", *SIDES) for m in row[name]])
     if not (args.plan or demo.is_done(speaker)):
         answers = start / "answers.jsonl"
@@ -64,6 +66,12 @@ def run_pair_demo(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     if not args.plan:
         outcome.result |= {side: outcome.result["metrics"][side] for side in ("before", "after")}
     return outcome
+
+
+def _speaks_from(start: Path, speaker: Path) -> bool:
+    """Whether a demo trained, or began to train, the model in `start` in the folder `speaker`."""
+    record = read_record(speaker) or {"arguments": {}, "plan": {}}
+    return record["arguments"].get("demo") is True and record["plan"].get("model") == str(start.resolve())
 
 
 def _write_answers(path: Path, rows: list[dict]) -> None:

@@ -15,7 +15,6 @@ import fcntl
 import json
 import math
 import time
-from hashlib import blake2b
 from pathlib import Path
 
 from gemma_trainer.data.output import replacing
@@ -39,38 +38,8 @@ from gemma_trainer.train.claim import (
     read_record,
     writing,
 )
+from gemma_trainer.train.identity import differences, identity, kept_by
 from gemma_trainer.train.write_json import write_json
-
-# A resumed run must be the run that was begun: these parts of run.json may not differ.
-IDENTITY = (
-    "command",
-    "plan.model",
-    "plan.adapter.hash",
-    "plan.mode",
-    "plan.parallel",
-    "plan.template_hash",
-    "plan.data.data_hash",
-    "plan.steps",
-)
-FREE = {
-    "resume",
-    "output_dir",
-    "report_to",
-    "json",
-    "debug",
-    "config",
-    "overwrite",
-    "save_steps",
-    "demo",
-    "plan",
-    "emulate",
-    "processes",
-    "parallel",
-    "micro_batch_size",  # how a batch is cut does not change it
-    "auto_recover",
-}
-# Other versions of these may compute other numbers, or not read a checkpoint.
-COMPUTING = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "unsloth")
 
 
 class RunDirectory:
@@ -129,29 +98,30 @@ class RunDirectory:
 
     def _where_to_begin(self, resume: str, overwrite: bool) -> Path | None:
         """As `open`, before anything is removed."""
-        chosen = resume not in ("auto", "never")
-        checkpoint = self._chosen_checkpoint(Path(resume)) if chosen else None
+        chosen = _chosen(resume)
         if is_empty(self.path):
-            return checkpoint
+            return chosen and _whole(chosen)
         previous = self.read()
         if previous is None and not is_damaged_run(self.path):
             text = f"{self.path} holds other files and is not a run directory, it stays as it is"
             raise Failure(USAGE, "output-exists", text, fix="Choose another --output-dir.")
-        if overwrite and not chosen:
+        if overwrite and chosen is None:
             return None
         if previous is None:
             raise damaged(self.path, self.newest_checkpoint())
-        if chosen:
-            return checkpoint
         done = previous["status"] == "done"
-        if done or resume == "never":
+        if resume == "never" or (done and not overwrite):
             raise Failure(
                 USAGE,
                 "output-exists",
                 f"{self.path} holds {'a finished run' if done else 'an unfinished run'}",
                 fix="Choose another --output-dir or pass --overwrite.",
             )
-        return self.newest_checkpoint()
+        newest = self.newest_checkpoint()
+        if chosen is None:
+            return newest
+        goes_on = not done and previous.get("begun_from") == str(chosen.resolve())
+        return newest if goes_on and newest and step_of(newest) >= step_of(chosen) else _whole(chosen)
 
     def _claim(self) -> None:
         """Raises Failure (exit 2) while another process writes here."""
@@ -170,11 +140,6 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _chosen_checkpoint(self, checkpoint: Path) -> Path:
-        if not is_whole(checkpoint):
-            raise Failure(USAGE, "checkpoint-incomplete", f"--resume {checkpoint} is not a complete checkpoint")
-        return checkpoint
 
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint whose every file was on disk when the run was killed, and still is."""
@@ -218,11 +183,16 @@ class RunDirectory:
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self._claim()
+        newest = self.newest_checkpoint()
+        if checkpoint and newest and step_of(newest) > step_of(checkpoint):  # told to go back
+            self.drop_checkpoints(after=step_of(checkpoint))
+        chosen = _chosen(record.get("arguments", {}).get("resume", "auto"))
         before = previous or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         kept = {
             "started": before["started"],
             "metrics": before.get("metrics") or {},
             "events": before.get("events", []),
+            "begun_from": str(chosen.resolve()) if chosen else before.get("begun_from"),
         }
         begun = {**record, "status": "running", **kept}
         with writing(self.path):
@@ -230,15 +200,14 @@ class RunDirectory:
         self._record = begun
 
     def _require_same(self, previous: dict | None, record: dict) -> None:
-        changed = _differences(previous, record) if previous is not None else []
-        if changed:
-            raise Failure(
-                USAGE,
-                "resume-mismatch",
-                f"{self.path} was begun with other settings: {'; '.join(changed)}",
-                fix="Give the same arguments and data, install the same versions, choose another --output-dir, or pass "
-                "--overwrite.",
-            )
+        changed = differences(previous, record) if previous is not None else []
+        if not changed:
+            return
+        flags = kept_by(previous, record)
+        fix = f"Pass {flags}, where this machine can" if flags else "Give the same arguments and data"
+        fix += "; install the same versions, choose another --output-dir, or pass --overwrite."
+        text = f"{self.path} was begun with other settings: {'; '.join(changed)}"
+        raise Failure(USAGE, "resume-mismatch", text, fix=fix)
 
     def update(self, **values: object) -> None:
         self._record.update(values)
@@ -295,6 +264,17 @@ class RunDirectory:
             file.writelines(json.dumps(line) + "\n" for line in kept)
 
 
+def _chosen(resume: str) -> Path | None:
+    """The checkpoint that --resume names, None for its words."""
+    return None if resume in ("auto", "never") else Path(resume).expanduser()
+
+
+def _whole(checkpoint: Path) -> Path:
+    if not is_whole(checkpoint):
+        raise Failure(USAGE, "checkpoint-incomplete", f"--resume {checkpoint} is not a complete checkpoint")
+    return checkpoint
+
+
 def _metrics_line(text: bytes) -> dict | None:
     """None for a damaged one."""
     try:
@@ -304,51 +284,9 @@ def _metrics_line(text: bytes) -> dict | None:
     return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
-def _differences(before: dict, now: dict) -> list[str]:
-    changed = [
-        f"{key} was {_at(before, key)!r}, is {_at(now, key)!r}" for key in IDENTITY if _at(before, key) != _at(now, key)
-    ]
-    old, new = before.get("arguments", {}), now.get("arguments", {})
-    names = sorted((old.keys() | new.keys()) - FREE)
-    changed += [
-        f"--{name.replace('_', '-')} was {old.get(name)!r}, is {new.get(name)!r}"
-        for name in names
-        if old.get(name) != new.get(name)
-    ]
-    before_files, now_files = before.get("base") or {}, now.get("base") or {}
-    if before_files and now_files and _at(before, "plan.model") == _at(now, "plan.model"):
-        names = before_files.keys() | now_files.keys()
-        changed += [
-            f"{name} of the model has changed"
-            for name in sorted(names)
-            if before_files.get(name) != now_files.get(name)
-        ]
-    installed = [(name, *(_release(each, name) for each in (before, now))) for name in COMPUTING]
-    return changed + [f"{name} was {old}, is {new}" for name, old, new in installed if old and new and old != new]
-
-
 def _require_own(checkpoint: Path | None, record: dict) -> None:
     """Raises Failure (exit 2) for a checkpoint of a run with other settings, data or model."""
     theirs = (read_mark(checkpoint) or {}).get("run") if checkpoint else None
     if theirs not in (None, identity(record)):
         text = f"{checkpoint} was written by a run with other settings, data or model"
         raise Failure(USAGE, "resume-mismatch", text, fix="Remove it, or resume from another.", file=str(checkpoint))
-
-
-def identity(record: dict) -> str:
-    """Of what a run is: equal for records that `_differences` finds equal, versions left out."""
-    arguments = {name: value for name, value in record.get("arguments", {}).items() if name not in FREE}
-    facts = [{key: _at(record, key) for key in IDENTITY}, arguments, record.get("base")]
-    return blake2b(json.dumps(facts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
-
-
-def _release(record: dict, package: str) -> str | None:
-    """Its version without the build, such as +cpu; None where it was not recorded."""
-    text = record.get("versions", {}).get(package)
-    return text and text.partition("+")[0]
-
-
-def _at(record: dict, dotted: str):
-    for key in dotted.split("."):
-        record = record.get(key) if isinstance(record, dict) else None
-    return record

@@ -13,8 +13,9 @@ from gemma_trainer.data.split import split_by_prompt
 from gemma_trainer.models.reward import scores
 from gemma_trainer.plan import plan as planning
 from gemma_trainer.plan.answer import doubts
+from gemma_trainer.plan.choices import Wishes
 from gemma_trainer.plan.emulate import emulate
-from gemma_trainer.plan.fit import Wishes, fit
+from gemma_trainer.plan.fit import fit
 from gemma_trainer.plan.hardware import Hardware, detect
 from gemma_trainer.plan.plan import Plan
 from gemma_trainer.plan.processes import check_parallel, choose_processes, find_place, on_each_node, shared_memory
@@ -82,7 +83,7 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
         micro=args.micro_batch_size,
         effective=args.effective_batch_size,
         length=longest,
-        rank=lora["rank"] if lora else RANK,
+        rank=(lora or start.adapter or {}).get("rank") or args.lora_rank or RANK,
         packed=bool(packing),
         parallel=parallel,
         precomputed=getattr(args, "precompute_ref", False),
@@ -91,7 +92,10 @@ def prepare(args: Namespace, method: Method, launch: str) -> Prepared:
     found = fit(model, shared_memory(hardware, processes, place), wishes, processes)
     settings = found.settings
     mode, micro, accumulation = settings.mode, settings.micro, args.effective_batch_size // settings.micro // processes
-    warnings += [*_about_mode(mode, hardware, model.shape.experts, processes), *doubts(model, longest)]
+    warnings += [
+        *_about_mode(mode, hardware, model.shape.experts, processes),
+        *doubts(model, max(*lengths, held_out.longest)),
+    ]
     steps = planning.count_steps(len(units), micro, accumulation * processes, args.epochs, args.max_steps)
     per_epoch = planning.count_steps(len(units), micro, accumulation * processes, 1.0, None)
     data, why = _data_facts(train, held_out, sides.data_hash), {}

@@ -94,5 +94,19 @@ def _broken_start(what: str, trainer, train: EncodedSet, plan: Plan, run: RunDir
         text, fix = f"{what} in the first step{rows}, before anything is trained", None
     else:
         text = f"{what} before anything is trained, though all weights are numbers"
-        fix = "Make huge values smaller: `margin` in the rows, --beta; or pass --dtype float32."
+        fix = _less(plan)
     return Failure(USAGE, "start-not-finite", text, fix=fix, file=str(run.metrics_file))
+
+
+def _less(plan: Plan) -> str | None:
+    """What of this run may be too large for its number format, None where nothing may."""
+    huge = {
+        "`margin` in the rows": plan.method == "rm",
+        "--beta": "beta" in plan.objective,
+        "--lora-alpha": plan.mode != "full" and not plan.adapter,
+    }
+    named = ", ".join(name for name, there in huge.items() if there)
+    ways = [f"make huge values smaller: {named}"] if named else []
+    ways += ["pass --dtype float32"] if plan.dtype != "float32" else []
+    text = "; or ".join(ways)
+    return f"{text[:1].upper()}{text[1:]}." if text else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,14 @@ class Start(NamedTuple):
 
 def find_start(model: str | None, adapter: str | None) -> Start:
     """From --model and --adapter; each may name a run directory. Raises Failure (exit 2)."""
+    try:
+        return _find_start(model, adapter)
+    except OSError as error:
+        code = "adapter-unreadable" if adapter else "model-unreadable"
+        raise Failure(USAGE, code, f"{error.filename}: {error.strerror}") from None
+
+
+def _find_start(model: str | None, adapter: str | None) -> Start:
     given = adapter or model
     folder = Path(given).expanduser()
     _check_finished(folder)
@@ -81,8 +90,11 @@ def _describe(folder: Path) -> dict:
     if config.get("peft_type") != "LORA":
         text = f"{folder} is {config.get('peft_type')}, and training goes on from LoRA"
         raise Failure(USAGE, "adapter-unreadable", text, fix="Merge it into its model, and give that as --model.")
-    facts = {"path": str(folder), "hash": adapter_hash(folder)}
-    return {**facts, "rank": config["r"], "alpha": config["lora_alpha"]}
+    rank, alpha = config["r"], config["lora_alpha"]
+    if not (type(rank) is int and rank > 0 and type(alpha) in (int, float) and 0 < alpha < math.inf):
+        text = f"the {CONFIG} of {folder} says r {rank!r} and lora_alpha {alpha!r}"
+        raise Failure(USAGE, "adapter-unreadable", text)
+    return {"path": str(folder), "hash": adapter_hash(folder), "rank": rank, "alpha": alpha}
 
 
 def reward_model_given(name: str) -> Failure:

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from gemma_trainer.rows.problems import INTERNAL, Failure
+from gemma_trainer.rows.problems import INTERNAL, USAGE, Failure
 
 REOPENED = "reopened"
+UNFELT = 1e-3  # a weight of lora_B that rounding may hide
 
 
 def verify_adapter(model, directory: Path, ids: list[int]) -> dict:
@@ -18,7 +19,8 @@ def verify_adapter(model, directory: Path, ids: list[int]) -> dict:
 
     Returns {"max_difference", "effect"}: the largest logit difference between saved and trained adapter, and
     between adapter and bare base. Raises Failure (exit 1) when tensors are missing, not finite or of no effect,
-    or when the logits differ by more than the rounding of the saved dtype explains.
+    or when the logits differ by more than the rounding of the saved dtype explains; exit 2 when steps were too small for
+    any effect.
     """
     tensors = _read_tensors(directory / "adapter_model.safetensors")
     expected = {name for name, p in model.named_parameters() if p.requires_grad}
@@ -48,7 +50,7 @@ def verify_adapter(model, directory: Path, ids: list[int]) -> dict:
             f"the saved adapter gives other logits than the trained one (largest difference {difference:.3g})"
         )
     if effect == 0.0:
-        raise _broken("the adapter changes nothing: base and tuned logits are equal")
+        raise _without_effect(max(float(tensor.abs().max()) for name, tensor in tensors.items() if "lora_B" in name))
     return {"max_difference": difference, "effect": effect}
 
 
@@ -81,6 +83,17 @@ def _logits(model, batch: torch.Tensor) -> torch.Tensor:
 
 def _largest(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.float() - b.float()).abs().max())
+
+
+def _without_effect(largest: float) -> Failure:
+    """`largest`: of lora_B, which began as zeros."""
+    text = "the adapter changes nothing: base and tuned logits are equal"
+    if largest > UNFELT:
+        return _broken(text)
+    text += f", for training moved no weight by more than {largest:.2g}"
+    return Failure(
+        USAGE, "adapter-untrained", text, fix="Pass a larger --learning-rate or more steps, and --overwrite."
+    )
 
 
 def _broken(message: str) -> Failure:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gemma_trainer.data.checking.characters import check_texts, texts_in
 from gemma_trainer.data.checking.links import call_of
 from gemma_trainer.data.checking.marks_in_text import tokens_in
-from gemma_trainer.data.checking.repair import declared_arguments
+from gemma_trainer.data.checking.padding import declared_arguments, without_padding
 from gemma_trainer.data.checking.setting import Setting
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.shown import CALLS, RESPONSES, RESULTS, TOOLS
@@ -32,6 +33,7 @@ def check_tools(tools: list[dict] | None, setting: Setting, notes: Notes) -> Non
         return
     family = setting.family
     for at, tool in enumerate(tools):
+        check_texts(tool, notes, f"tools[{at}]")
         if not isinstance(tool["function"].get("description", ""), str):
             notes.fault("tools-invalid", "the description of a tool is no text", f"tools[{at}].function.description")
     if not family.tools:
@@ -132,6 +134,7 @@ def _check_responses(responses: object, setting: Setting, notes: Notes, where: s
         notes.fault("tools-unsupported", f"{family.title} does not render tool_responses", where)
     elif setting.hides(RESPONSES):
         _unwritten(RESPONSES, setting, notes, where)
+    check_texts(responses, notes, where)
     for token in _tokens(responses, family):
         notes.fault("control-token", f"a result holds the control token {token}", where)
 
@@ -165,6 +168,7 @@ def _check_message(message: dict, declared: dict, family: Family, notes: Notes, 
         function = call["function"]
         name, arguments = function["name"], function["arguments"]
         path = f"{where}.tool_calls[{number}].function"
+        check_texts(call, notes, f"{where}.tool_calls[{number}]")
         for token in _tokens(function, family):
             notes.fault("control-token", f"the call holds the control token {token}", path)
         schema = declared.get(name)
@@ -173,8 +177,7 @@ def _check_message(message: dict, declared: dict, family: Family, notes: Notes, 
         if schema is None:
             why = "is not declared" if declared else "is called and no tools are declared"
             notes.fault("tool-undeclared", f"the function {_short(name)} {why}", f"{path}.name")
-        padded = [key for key, value in arguments.items() if value is None and key not in (schema or ())]
-        if padded:
+        if padded := without_padding(arguments, schema or {})[1]:
             text = f"null arguments that the tool does not declare: {', '.join(map(_short, padded[:5]))}"
             notes.fault("null-padded-arguments", text, f"{path}.arguments")
         if schema is not None:
@@ -208,21 +211,29 @@ def check_required(messages: list[dict], tools: list[dict] | None, notes: Notes,
 
 
 def _check_result(message: dict, caller: dict | None, family: Family, notes: Notes, where: str) -> None:
-    for token in _tokens(message.get("name"), family):
-        notes.fault("control-token", f"the name holds the control token {token}", f"{where}.name")
+    for key in ("name", "tool_call_id", "content"):
+        value = message.get(key)
+        if key != "content" or isinstance(value, dict):  # texts of contents are looked at with those of all messages
+            check_texts(value, notes, f"{where}.{key}")
+            for token in _tokens(value, family):
+                notes.fault("control-token", f"the {key} holds the control token {token}", f"{where}.{key}")
     if "empty-result-lost" in family.traps and not message["content"]:
         notes.fault("tool-result-empty", "an empty tool result is not rendered", f"{where}.content")
     if caller is None:
         notes.fault("tool-result-orphan", "a tool result follows no call", where)
         return
-    calls = caller["tool_calls"]
-    if message.get("tool_call_id") is not None and call_of(message, calls) is None:
+    calls, name = caller["tool_calls"], message.get("name")
+    call = call_of(message, calls)
+    if call is not None:
+        if name and name != call["function"]["name"]:
+            text = f"the result is named {_short(name)}, and its call {_short(call['function']['name'])}"
+            notes.fault("tool-result-name", text, f"{where}.name")
+    elif message.get("tool_call_id") is not None:
         notes.fault("tool-id-unknown", "tool_call_id names no call of the message before", f"{where}.tool_call_id")
-    elif call_of(message, calls) is None:
-        if message.get("name"):
-            notes.fault("tool-id-unknown", "the name of the result is that of no call, or of several", f"{where}.name")
-        else:
-            notes.fault("tool-result-unnamed", "one of several calls, and no tool_call_id tells which", where)
+    elif name:
+        notes.fault("tool-id-unknown", "the name of the result is that of no call, or of several", f"{where}.name")
+    else:
+        notes.fault("tool-result-unnamed", "one of several calls, and no tool_call_id tells which", where)
 
 
 def _caller(messages: list[dict], at: int) -> dict | None:
@@ -251,20 +262,8 @@ def _is_allowed(value: object, schema: object) -> bool:
 
 
 def _tokens(value: object, family: Family) -> list[str]:
-    found = [token for text in _strings(value) for token in tokens_in(text) if token in family.control_tokens]
+    found = [token for _, text in texts_in(value, "") for token in tokens_in(text) if token in family.control_tokens]
     return list(dict.fromkeys(found))
-
-
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield str(key)
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
 
 
 def _short(name: str) -> str:

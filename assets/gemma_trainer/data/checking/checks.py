@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import pairwise
 
+from gemma_trainer.data.checking.characters import check_characters
 from gemma_trainer.data.checking.check_media import check_media
 from gemma_trainer.data.checking.check_text import check_text, said, surplus_bos
 from gemma_trainer.data.checking.check_tools import check_calls, check_tools
@@ -18,18 +18,16 @@ from gemma_trainer.data.checking.marks_in_text import (
     tokens_in,
 )
 from gemma_trainer.data.checking.setting import Setting
+from gemma_trainer.data.checking.thoughts import has_open_tag, has_tags, moved, visible
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.blame import blamed, path_in_row
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
-from gemma_trainer.rows.content import BLANK_WORDS, UNSEEN, is_blank, media_of, says_nothing, text_of, texts
+from gemma_trainer.rows.content import BLANK_WORDS, is_blank, media_of, says_nothing, text_of, texts
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
-_THINK_OPENS = re.compile(r"\s*<(think(?:ing)?)>")
-# Reasoning models' replies often begin inside the thought; an answer about the tag has it within a line.
-_THINK_CLOSES = re.compile(r"^\s*</think(?:ing)?>\s*$", re.MULTILINE)
-_THOUGHTS = re.compile(r"<\|channel>.*?<channel\|>|^<think>.*?</think>", re.DOTALL)
+_THINKS = ("inline-thought", "think-tags", "thought-misplaced", "thought-unclosed")
 
 _ASSISTANT_FIRST = "Drop the first message, make it a system message, or put the user message it answers before it."
 
@@ -59,7 +57,7 @@ def check_conversation(
             plain = False
         for key, text in texts(message):
             if "<" in text or "[" in text or "\0" in text or "\ufffd" in text:
-                _check_text(text, role, family, notes, f"{where}.{key}")
+                _check_text(text, message, family, notes, f"{where}.{key}")
     if not plain or tools:
         check_calls(messages, tools, setting, notes, path, start, shift)
     if start == 0:
@@ -129,24 +127,14 @@ def _check_answer(message: dict, family: Family, notes: Notes, where: str) -> No
     content = message["content"]
     if "tool_calls" in message:
         return
-    if not (said := _visible(content)):
+    if not any(visible(text) for _, text in texts({"content": content})):
         if message.get("weight") != 0:
             what = "nothing but media" if not says_nothing(content) and not text_of(content) else "nothing"
             notes.fault("answer-empty", f"an assistant message says {what}", f"{where}.content")
     elif content.__class__ is list and not _is_text(content):
         notes.fault("media-in-answer", "the model writes text only", f"{where}.content")
     elif text_of(content) in BLANK_WORDS:
-        notes.fault("blank-as-word", f"the answer is the word {said}", f"{where}.content")
-
-
-def _visible(content: object) -> str:
-    """What an answer says beside its thinking."""
-    text = text_of(content).strip()
-    if text[:1] in UNSEEN and is_blank(text):
-        return ""
-    if text.endswith((">", "</think>")) and text.startswith("<"):
-        return _THOUGHTS.sub("", text).strip()
-    return text
+        notes.fault("blank-as-word", f"the answer is the word {text_of(content)}", f"{where}.content")
 
 
 def _is_text(parts: list) -> bool:
@@ -183,13 +171,6 @@ def _is_glued(messages: list[dict], at: int, family: Family) -> bool:
     return "glued-answers" in family.traps and "tool_calls" not in messages[at - 1]
 
 
-def _check_characters(text: str, notes: Notes, path: str) -> None:
-    if "\0" in text:
-        notes.fault("nul-character", "the text holds a NUL character", path)
-    if "\ufffd" in text:
-        notes.fault("replacement-character", f"U+FFFD at character {text.index(chr(0xFFFD)) + 1}", path)
-
-
 def _check_parts(message: dict, family: Family, notes: Notes, path: str) -> None:
     """Parts that the template does not render, or glues to each other."""
     content, role = message["content"], message["role"]
@@ -203,16 +184,16 @@ def _check_parts(message: dict, family: Family, notes: Notes, path: str) -> None
                 return
 
 
-def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -> None:
-    _check_characters(text, notes, path)
+def _check_text(text: str, message: dict, family: Family, notes: Notes, path: str) -> None:
+    check_characters(text, notes, path)
     if "[" in text and PRINTED_PARTS.match(text):
         notes.fault("python-literal", "the content is a printed Python list of parts", path)
-    spoken = role == ASSISTANT
+    spoken = message["role"] == ASSISTANT
     if spoken and "think" in text:
-        _check_think_tags(text, notes, path)
+        _check_think_tags(text, message, family, notes, path)
     tokens = tokens_in(text)
     if tokens and spoken and family.thought and not path.endswith("reasoning_content"):
-        tokens = _check_channel(text, tokens, family, notes, path)
+        tokens = _check_channel(text, tokens, message, family, notes, path)
     for token in dict.fromkeys(tokens):
         if token in family.placeholders.values():
             if spoken:
@@ -229,15 +210,18 @@ def _check_text(text: str, role: str, family: Family, notes: Notes, path: str) -
         notes.fault("foreign-markup", f"marks of {other} stand in the text", path)
 
 
-def _check_think_tags(text: str, notes: Notes, path: str) -> None:
-    opening = _THINK_OPENS.match(text)
-    if opening and f"</{opening.group(1)}>" not in text:
-        notes.fault("thought-unclosed", f"<{opening.group(1)}> never closes", path)
-    elif opening or _THINK_CLOSES.search(text):
-        notes.fault("think-tags", "the answer holds <think> tags", path)
+def _check_think_tags(text: str, message: dict, family: Family, notes: Notes, path: str) -> None:
+    if has_open_tag(text):
+        notes.fault("thought-unclosed", "<think> never closes", path)
+    elif has_tags(text) and not family.thinking:
+        fix = f"Take the thinking out, or leave it where it is meant as text: {family.title} has no other place for it."
+        notes.fault("think-tags", "the answer holds <think> tags", path, fix)
+    elif has_tags(text):
+        code = "think-tags" if moved(message, family)[1] else "thought-misplaced"
+        notes.fault(code, "the answer holds <think> tags", path)
 
 
-def _check_channel(text: str, tokens: list[str], family: Family, notes: Notes, path: str) -> list[str]:
+def _check_channel(text: str, tokens: list[str], message: dict, family: Family, notes: Notes, path: str) -> list[str]:
     """Thinking inside an answer; returns the tokens that are left to check."""
     opening, closing = family.thought
     depth = 0
@@ -250,7 +234,8 @@ def _check_channel(text: str, tokens: list[str], family: Family, notes: Notes, p
     if depth:
         notes.fault("thought-unclosed", f"{opening} never closes: the template deletes all that follows", path)
     else:
-        notes.fault("inline-thought", "thinking in the content is deleted by the template", path)
+        code = "inline-thought" if moved(message, family)[1] else "thought-misplaced"
+        notes.fault(code, "thinking in the content is deleted by the template", path)
     return [token for token in tokens if token not in family.thought]
 
 
@@ -258,7 +243,7 @@ def _check_thinking_used(row: dict, answers: list[dict], family: Family, notes: 
     options = row.get("chat_template_kwargs")
     if not options or not family.thinking or options.get("enable_thinking") is not True:
         return
-    told = any(note.code in ("inline-thought", "think-tags", "thought-unclosed") for note in notes.found)
+    told = any(note.code in _THINKS for note in notes.found)
     if answers and not told and not any("reasoning_content" in message for message in answers):
         notes.fault("thinking-unused", "enable_thinking is true, and no answer has reasoning", "chat_template_kwargs")
 
@@ -300,7 +285,7 @@ def check_text_row(row: dict, setting: Setting, notes: Notes) -> None:
     if is_blank(said(text, family)):
         notes.fault("text-empty", "the text is empty", "text")
         return
-    _check_characters(text, notes, "text")
+    check_characters(text, notes, "text")
     if surplus_bos(text, family):
         notes.repair("text-bos", f"{family.bos} at the start was taken off", "text")
     check_text(text, family, notes)

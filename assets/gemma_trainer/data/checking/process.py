@@ -23,12 +23,14 @@ def process(value: object, options: Options, setting: Setting, notes: Notes) -> 
     except Refused as refusal:
         notes.found.append(refusal.note)
         return None, None
+    if "strip-nul" in options.asked:
+        row = repair.strip_nul(row, notes)
     row = repair.switch_thinking(row, options.family, notes)
     if "chosen" in row:
         row = _repaired_pair(row, options, notes)
         check_preference(row, setting, notes)
     elif "messages" in row:
-        row = _repaired_chat(row, options, notes)
+        row = _repaired(row, "messages", options, notes)
         if options.task == "responses":
             _check_response(row, notes)
         if not any(note.code == "response-empty" for note in notes.found):
@@ -36,7 +38,7 @@ def process(value: object, options: Options, setting: Setting, notes: Notes) -> 
         if row.get("tools"):
             check_required(row["messages"], row["tools"], notes, "messages")
     elif "prompt" in row:
-        row = _repaired_prompt(row, options, notes)
+        row = _repaired(row, "prompt", options, notes)
         check_prompt(row, setting, notes)
     elif "input_ids" in row:
         check_tokenised(row, notes)
@@ -46,32 +48,31 @@ def process(value: object, options: Options, setting: Setting, notes: Notes) -> 
     return row, layout
 
 
-def _repaired_chat(row: dict, options: Options, notes: Notes) -> dict:
-    messages = repair.repair_messages(row["messages"], options.family, notes, "messages", options.asked)
-    messages = repair.link_tools(messages, options.family, notes)
-    if "drop-null-arguments" in options.asked:
-        messages = repair.drop_null_arguments(messages, row.get("tools"), notes, "messages")
-    return row if messages is row["messages"] else {**row, "messages": messages}
-
-
-def _repaired_prompt(row: dict, options: Options, notes: Notes) -> dict:
-    prompt = repair.repair_messages(row["prompt"], options.family, notes, "prompt", options.asked)
-    prompt = repair.link_tools(prompt, options.family, notes, "prompt")
-    return row if prompt is row["prompt"] else {**row, "prompt": prompt}
+def _repaired(row: dict, column: str, options: Options, notes: Notes) -> dict:
+    messages = repair.link_tools(_mended(row, column, options, notes), options.family, notes, column)
+    return row if messages is row[column] else {**row, column: messages}
 
 
 def _repaired_pair(row: dict, options: Options, notes: Notes) -> dict:
-    family, changed = options.family, {}
-    row = _repaired_prompt(row, options, notes)
+    changed = {}
+    row = _repaired(row, "prompt", options, notes)
     prompt = row["prompt"]
     for side in SIDES:
-        answer = repair.repair_messages(row[side], family, notes, side, options.asked)
+        answer = _mended(row, side, options, notes)
         if any(message["role"] == "tool" for message in answer):
-            linked = repair.link_tools([*prompt, *answer], family, notes, side)
+            linked = repair.link_tools([*prompt, *answer], options.family, notes, side)
             answer = linked[len(prompt) :]
         if answer is not row[side]:
             changed[side] = answer
     return {**row, **changed} if changed else row
+
+
+def _mended(row: dict, column: str, options: Options, notes: Notes) -> list[dict]:
+    """The messages of a column, each for itself repaired."""
+    messages = repair.repair_messages(row[column], options.family, notes, column, options.asked)
+    if "drop-null-arguments" in options.asked:
+        messages = repair.drop_null_arguments(messages, row.get("tools"), notes, column)
+    return messages
 
 
 def _check_response(row: dict, notes: Notes) -> None:

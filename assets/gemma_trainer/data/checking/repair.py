@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import re
 
+from gemma_trainer.data.checking.characters import without_nul
 from gemma_trainer.data.checking.links import link_results
 from gemma_trainer.data.checking.marks_in_text import ending
+from gemma_trainer.data.checking.padding import declared_arguments, without_padding
+from gemma_trainer.data.checking.thoughts import moved
 from gemma_trainer.data.layouts.chat import is_parts
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family
@@ -25,11 +28,20 @@ ASKED = {
 }
 # Done by `convert` unasked. Elsewhere rows are taken as they stand, and what the template does to them is told.
 CONVERTING = frozenset({"move-thoughts"})
-_THOUGHT = re.compile(r"\s*<\|channel>(?:thought\n|analysis\n)?(.*?)<channel\|>", re.DOTALL)
-_THINK = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 _EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
 _SWITCH = re.compile(r"\s*<\|think\|>\s*")
 _TRAIN_FLAGS = ("train", "training", "loss")  # of axolotl and ms-swift
+_TEXTS = ("messages", "prompt", "chosen", "rejected", "text", "tools")  # columns that are rendered
+
+
+def strip_nul(row: dict, notes: Notes) -> dict:
+    """The row without NUL characters in what is rendered."""
+    changed = {}
+    for column in _TEXTS:
+        if (clean := without_nul(value := row.get(column))) is not value:
+            changed[column] = clean
+            notes.repair("nul-character", "NUL characters were removed", column)
+    return {**row, **changed} if changed else row
 
 
 def switch_thinking(row: dict, family: Family, notes: Notes) -> dict:
@@ -86,26 +98,13 @@ def drop_null_arguments(messages: list[dict], tools: list[dict] | None, notes: N
         if clean != list(calls):
             out[at] = {**message, "tool_calls": clean}
             notes.repair("null-padded-arguments", "null arguments were dropped", f"{path}[{at}].tool_calls")
-    return out
-
-
-def declared_arguments(tools: list[dict] | None) -> dict[str, dict]:
-    """{tool name: {argument: schema}}."""
-    declared = {}
-    for tool in tools or ():
-        properties = (tool["function"].get("parameters") or {}).get("properties")
-        declared[tool["function"]["name"]] = properties if isinstance(properties, dict) else {}
-    return declared
+    return out if out != messages else messages
 
 
 def _call_without_nulls(call: dict, declared: dict[str, dict]) -> dict:
     function = call["function"]
-    kept = {
-        key: value
-        for key, value in function["arguments"].items()
-        if value is not None or key in declared.get(function["name"], ())
-    }
-    return call if len(kept) == len(function["arguments"]) else {**call, "function": {**function, "arguments": kept}}
+    kept, _ = without_padding(function["arguments"], declared.get(function["name"], {}))
+    return {**call, "function": {**function, "arguments": kept}}
 
 
 def _message(message: dict, where: str, family: Family, notes: Notes, asked: frozenset[str]) -> dict:
@@ -115,15 +114,12 @@ def _message(message: dict, where: str, family: Family, notes: Notes, asked: fro
     if content.__class__ is list and (joined := _joined(content, message["role"], family)) is not content:
         notes.repair("parts-joined", "parts of text became one text", f"{where}.content")
         message = {**message, "content": (content := joined)}
-    if content.__class__ is str:
-        if "strip-nul" in asked and "\0" in content:
-            notes.repair("nul-character", "NUL characters were removed", f"{where}.content")
-            content = content.replace("\0", "")
-        if message["role"] == ASSISTANT and "<" in content:
-            message = _answer(message, content, where, family, notes, "move-thoughts" in asked)
-        elif content is not message["content"]:
-            message = {**message, "content": content}
-    elif message["role"] == TOOL and content is not None:
+    if message["role"] == ASSISTANT:
+        if content.__class__ is str and "<" in content:
+            message = _answer(message, content, f"{where}.content", family, notes)
+        if "move-thoughts" in asked and "<" in text_of(content):
+            message = _thoughtless(message, f"{where}.content", family, notes)
+    elif message["role"] == TOOL and content.__class__ is not str and content is not None:
         message = _tool_result(message, where, family, notes)
     return message
 
@@ -173,24 +169,22 @@ def _all_text(parts: list) -> bool:
     return bool(parts) and all(part.get("type") == "text" for part in parts)
 
 
-def _answer(message: dict, content: str, where: str, family: Family, notes: Notes, move_thoughts: bool) -> dict:
-    clean, thought = content, None
-    path = f"{where}.content"
+def _answer(message: dict, content: str, path: str, family: Family, notes: Notes) -> dict:
+    clean = content
     while end := ending(clean, family):
         clean = clean.rstrip().removesuffix(end)
         notes.repair("terminator-in-answer", f"the answer ended with {end}", path)
     if clean.lstrip().startswith(_EMPTY_THOUGHT):
         clean = clean.lstrip().removeprefix(_EMPTY_THOUGHT)
         notes.repair("empty-thought", "the answer began with an empty thought", path)
-    if move_thoughts and family.thinking and "reasoning_content" not in message:
-        for pattern, code in ((_THOUGHT, "inline-thought"), (_THINK, "think-tags")):
-            match = pattern.match(clean)
-            if match and thought is None and not pattern.match(rest := clean[match.end() :]):
-                thought, clean = match.group(1).strip(), rest.lstrip()
-                notes.repair(code, "thinking in the content became reasoning_content", path)
-    if clean == message["content"]:
-        return message
-    return {**message, "content": clean, **({"reasoning_content": thought} if thought else {})}
+    return message if clean == content else {**message, "content": clean}
+
+
+def _thoughtless(message: dict, path: str, family: Family, notes: Notes) -> dict:
+    message, codes = moved(message, family)
+    for code in codes:
+        notes.repair(code, "thinking in the content became reasoning_content", path)
+    return message
 
 
 def _tool_result(message: dict, where: str, family: Family, notes: Notes) -> dict:
@@ -218,17 +212,30 @@ def _fold_system(messages: list[dict], path: str, notes: Notes) -> list[dict]:
 def _merge_turns(messages: list[dict], path: str, notes: Notes) -> list[dict]:
     out = messages[:1]
     for at, message in enumerate(messages[1:], 1):
-        last = out[-1]
-        plain = all(
-            isinstance(m["content"], str) and m.keys() <= {"role", "content", "weight"} for m in (last, message)
-        )
-        same = last["role"] == message["role"] and last.get("weight") == message.get("weight")
-        if plain and same and message["role"] != TOOL:
-            out[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+        if _are_one_turn(out[-1], message):
+            out[-1] = {**out[-1], "content": _with_blank_line(out[-1]["content"], message["content"])}
             notes.repair("turns-merged", f"two {message['role']} turns became one", f"{path}[{at}]")
         else:
             out.append(message)
     return out
+
+
+def _are_one_turn(first: dict, second: dict) -> bool:
+    """Whether nothing but what is said tells two messages apart; reasoning before the first stays before both."""
+    plain = {"role", "content", "weight"}
+    same = first["role"] == second["role"] != TOOL and first.get("weight") == second.get("weight")
+    known = first.keys() <= plain | {"reasoning_content"} and second.keys() <= plain
+    return same and known and all(message["content"] not in (None, []) for message in (first, second))
+
+
+def _with_blank_line(left: str | list[dict], right: str | list[dict]) -> str | list[dict]:
+    if isinstance(left, str) and isinstance(right, str):
+        return f"{left}\n\n{right}"
+    left, right = ([{"type": "text", "text": c}] if isinstance(c, str) else c for c in (left, right))
+    if left[-1].get("type") == right[0].get("type") == "text":
+        text = {"type": "text", "text": f"{left[-1]['text']}\n\n{right[0]['text']}"}
+        return [*left[:-1], text, *right[1:]]
+    return [*left, *right]
 
 
 def _drop_dangling(messages: list[dict], path: str, notes: Notes) -> list[dict]:

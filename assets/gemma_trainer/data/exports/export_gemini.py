@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 
 from gemma_trainer.data.checking.links import call_of
+from gemma_trainer.data.exports.export_media import with_sources
 from gemma_trainer.data.exports.export_turns import beside, lossy
 from gemma_trainer.data.layouts.gemini import KINDS, response_of, with_types_of
 from gemma_trainer.data.layouts.layout_base import without
@@ -12,10 +13,12 @@ from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.rows.content import says_nothing
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL
 
-_OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content"})
+_OWN = frozenset({"role", "content", "tool_calls", "reasoning_content"})
+_OF_RESULT = frozenset({"role", "content", "tool_call_id", "name"})
 
 
 def to_gemini(row: dict, model, notes: Notes) -> dict:
+    row = with_sources(row, "messages")
     messages = row["messages"]
     made: dict = {}
     start = 0
@@ -105,7 +108,7 @@ def _result(message: dict, calls: list[dict], where: str) -> dict:
 
 
 def _tell_extra(message: dict, where: str, notes: Notes) -> None:
-    for key in message.keys() - _OWN:
+    for key in message.keys() - (_OF_RESULT if message["role"] == TOOL else _OWN):
         text = f"Gemini's format does not know `{str(key)[:30]}`"
         if key == "weight" and message["role"] == ASSISTANT and message[key] == 0:
             raise Refused("export-impossible", "Gemini cannot leave an answer out of the loss", f"{where}.weight")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from gemma_trainer.data.exports.export_media import with_sources
 from gemma_trainer.data.exports.export_turns import beside, lossy, with_ids
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.rows.roles import TOOL
@@ -13,11 +14,13 @@ _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "weig
 
 
 def to_openai(row: dict, model, notes: Notes) -> dict:
+    row = with_sources(row, "messages")
     return beside({"messages": _messages(row["messages"], "messages", notes)}, row, ("messages",), notes)
 
 
 def pair_to_openai(row: dict, model, notes: Notes) -> dict:
     """`{"input": {"messages", "tools"}, "preferred_output", "non_preferred_output"}`."""
+    row = with_sources(row, "prompt", "chosen", "rejected")
     prompt = _messages(row["prompt"], "prompt", notes)
     asked = {"messages": prompt, **({"tools": row["tools"]} if row.get("tools") else {})}
     sides = {

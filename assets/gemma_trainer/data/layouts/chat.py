@@ -87,12 +87,13 @@ def _message(message: object, at: int, where: str, notes: Notes, known: frozense
     content = _said(fields, where)
     if role == CALL:
         clean = _call_turn(content, where, notes)
-        _reasoning(fields, clean, notes)
+        _reasoning(fields, clean, where, notes)
         _weigh(fields, clean, where)
         return {**fields, **clean}
     clean = {"role": role, "content": _content(content, role, f"{where}.content", notes)}
     _calls(fields, clean, where, notes)
-    _reasoning(fields, clean, notes)
+    _names(fields, where, notes)
+    _reasoning(fields, clean, where, notes)
     _weigh(fields, clean, where)
     if clean["content"] is None and "tool_calls" not in clean:
         if role == ASSISTANT and "content" in message:
@@ -168,15 +169,25 @@ def _part(part: object, path: str, notes: Notes) -> dict:
 
 
 def _calls(fields: dict, clean: dict, where: str, notes: Notes) -> None:
-    calls = fields.pop("tool_calls", None)
-    legacy = fields.pop("function_call", None)
-    if calls is None and legacy is not None:
+    calls = fields.pop("tool_calls", None) or None
+    legacy = fields.pop("function_call", None) or None
+    if calls is None and legacy is None:
+        return
+    if clean["role"] != ASSISTANT:
+        raise Refused("tool-call-invalid", f"a {clean['role']} message makes tool calls", f"{where}.tool_calls")
+    made = canonical_calls(calls, f"{where}.tool_calls", notes) if calls else []
+    if legacy is not None:
         notes.repair("function-call-legacy", "function_call became tool_calls", f"{where}.function_call")
-        calls = [legacy]
-    if calls not in (None, [], ""):
-        if clean["role"] != ASSISTANT:
-            raise Refused("tool-call-invalid", f"a {clean['role']} message makes tool calls", f"{where}.tool_calls")
-        clean["tool_calls"] = canonical_calls(calls, f"{where}.tool_calls", notes)
+        old = canonical_call(legacy, f"{where}.function_call", notes)
+        if made and old["function"] not in [call["function"] for call in made]:
+            text = "a message has tool_calls and another function_call"
+            raise Refused("message-ambiguous", text, f"{where}.function_call")
+        made = made or [old]
+    if made:
+        clean["tool_calls"] = made
+
+
+def _names(fields: dict, where: str, notes: Notes) -> None:
     for key in ("tool_call_id", "name"):
         value = fields.get(key, "")
         if isinstance(value, int | float):
@@ -186,12 +197,16 @@ def _calls(fields: dict, clean: dict, where: str, notes: Notes) -> None:
             raise Refused("content-type", f"{key} is {_kind(value)}, not text", f"{where}.{key}")
 
 
-def _reasoning(fields: dict, clean: dict, notes: Notes) -> None:
+def _reasoning(fields: dict, clean: dict, where: str, notes: Notes) -> None:
     for key in _REASONING:
         text = fields.get(key)
         if isinstance(text, str):
             del fields[key]
-            if text.strip() and "reasoning_content" not in clean:
+            if not text.strip():
+                continue
+            if text.strip() != clean.get("reasoning_content", text).strip():
+                raise Refused("message-ambiguous", "two fields of a message tell different reasoning", f"{where}.{key}")
+            if "reasoning_content" not in clean:
                 clean["reasoning_content"] = text
                 if key != "reasoning_content":
                     notes.silent.append("reasoning-key")

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gemma_trainer.data.layouts.anthropic import text_blocks
-from gemma_trainer.data.layouts.chat import canonical_messages, messages_of, with_system
+from gemma_trainer.data.layouts.chat import canonical_messages, is_parts, messages_of, with_system
 from gemma_trainer.data.layouts.conventions import plain_messages
 from gemma_trainer.data.notes import Notes, Refused
 from gemma_trainer.data.reading.parse import parse_text
 from gemma_trainer.data.reading.read_json import is_message
 from gemma_trainer.families.family import Family
+from gemma_trainer.rows.content import media_of, text_of
 from gemma_trainer.rows.roles import ASSISTANT, canonical_role
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
@@ -42,6 +43,7 @@ class Context(NamedTuple):
     notes: Notes
     family: Family | None = None
     known_roles: frozenset[str] = frozenset()
+    mapped: frozenset[str] = frozenset()  # fields that --map names
 
     def messages(self, value: object, path: str) -> list[dict]:
         """Canonical messages of a list in any convention. Raises Refused."""
@@ -56,6 +58,7 @@ class Context(NamedTuple):
             value = [{**value, "role": value.get("role") or role}]
         elif is_message(value) and not isinstance(value.get("role", value.get("from")), list):
             value = [value]
+        refuse_bytes(value, path)
         if not isinstance(value, list | dict):
             raise Refused("content-type", f"{path} is neither text nor a list of messages", path)
         return self.messages(value, path)
@@ -84,10 +87,11 @@ def assembled(made: dict, rest: Mapping, notes: Notes) -> dict:
     return {**made, **{name: value for name, value in rest.items() if name not in made and name not in rivals}}
 
 
-def with_column(messages: list[dict], rest: dict, context: Context) -> tuple[list[dict], dict]:
+def with_column(messages: list[dict], rest: dict, context: Context, told: str | None = None) -> tuple[list[dict], dict]:
     """(messages, columns left): text of the column `system` in front, unless the messages have system text of their own.
 
-    It may be Anthropic's blocks of text.
+    It may be Anthropic's blocks of text. `told` is the path of the messages in layouts to which the column does not belong:
+    trainers would pass it over.
     """
     if "system" not in rest:
         return messages, rest
@@ -96,21 +100,49 @@ def with_column(messages: list[dict], rest: dict, context: Context) -> tuple[lis
         system = text_blocks(system)
     longer = with_system(messages, system)
     if longer is not messages:
+        if told:
+            context.notes.repair("system-column", "the column `system` became the first message", f"{told}[0]")
         return context.messages(longer, "messages"), without(rest, "system")
-    blank = isinstance(system, str) and not system.strip()
-    return messages, without(rest, "system") if blank else rest
+    if not isinstance(system, str) and not is_parts(system):
+        return messages, rest
+    says = text_of(system).strip() or media_of(system)
+    if says and says != text_of(messages[0]["content"]).strip():
+        context.notes.repair("column-ignored", "the system message wins, the column `system` is left out", "system")
+    return messages, without(rest, "system")
 
 
 def without(fields: Mapping, *names: str) -> dict:
     return {name: value for name, value in fields.items() if name not in names}
 
 
+def only_one(fields: Mapping, names: tuple[str, ...], what: str, field: str, context: Context) -> str | None:
+    """The one column of several names that is there and says something, or one that --map names.
+
+    Raises Refused where two of them say different things.
+    """
+    found = [name for name in names if name in fields]
+    named = [name for name in found if name in context.mapped]
+    telling = [name for name in found if isinstance(fields[name], list | dict | str) and fields[name]]
+    if not named and len({repr(fields[name]) for name in telling}) > 1:
+        shown = " and ".join(f"`{name}`" for name in telling)
+        raise Refused("columns-ambiguous", f"{shown} could each be {what}: name one with --map {field}=...", telling[0])
+    return next(iter(named or telling or found), None)
+
+
 def text_in(fields: Mapping, name: str) -> str:
     """The text of a column, empty when it is absent. Raises Refused for anything else."""
     value = fields.get(name, "")
+    refuse_bytes(value, name)
     if not isinstance(value, str):
         raise Refused("content-type", f"{name} is no text", name)
     return value
+
+
+def refuse_bytes(value: object, path: str) -> None:
+    """Raise Refused for bytes of a table where text is wanted."""
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        fix = "Write the column as text: only its writer knows the encoding of the bytes."
+        raise Refused("content-type", f"{path} holds bytes, not text", path, fix)
 
 
 def is_contents(value: object) -> bool:

@@ -38,10 +38,8 @@ def _conversation(fields: dict, names: tuple[str, ...], context: Context) -> dic
     for other in CONVERSATIONS:
         if other in fields and other != key and not context.says_same(fields[other], messages):
             context.notes.repair("column-ignored", f"`{key}` wins, the column `{other}` is left out", other)
-    longer, rest = with_column(messages, rest, context)
-    if key == "messages" and longer is not messages:
-        context.notes.repair("system-column", "the column `system` became the first message", "messages[0]")
-    return _row(longer, rest, context)
+    messages, rest = with_column(messages, rest, context, "messages" if key == "messages" else None)
+    return _row(messages, rest, context)
 
 
 def _row(messages: list[dict], rest: dict, context: Context) -> dict:

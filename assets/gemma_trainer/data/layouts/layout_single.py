@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemma_trainer.data.layouts.layout_base import Context, assembled, decoded_turns, text_in, with_column, without
+from gemma_trainer.data.layouts.layout_base import (
+    Context,
+    assembled,
+    decoded_turns,
+    only_one,
+    refuse_bytes,
+    text_in,
+    with_column,
+    without,
+)
 from gemma_trainer.data.notes import Refused
 from gemma_trainer.data.reading.parse import parse_text
 from gemma_trainer.rows.content import BLANK_WORDS
@@ -27,7 +36,7 @@ def read_alpaca(fields: dict, context: Context) -> dict:
     messages, rest = question(fields, context)
     if context.task == "prompts":
         return assembled({"prompt": messages}, rest, context.notes)
-    key = next((name for name in (*ANSWERS, "completion") if name in fields), None)
+    key = only_one(fields, (*ANSWERS, "completion"), "the answer", "output", context)
     if key is None:
         raise Refused("target-missing", "the row has no output", "output")
     return _answered(messages, fields, key, without(rest, key), context)
@@ -37,7 +46,7 @@ def read_qa(fields: dict, context: Context) -> dict:
     messages, rest = question(fields, context)
     if context.task == "prompts":
         return assembled({"prompt": messages}, rest, context.notes)
-    key = _only(fields, ANSWERS, "the answer", "completion")
+    key = only_one(fields, ANSWERS, "the answer", "completion", context)
     if key is None:
         raise Refused("target-missing", "the row has no answer", "answer")
     return _answered(messages, fields, key, without(rest, key), context)
@@ -47,14 +56,14 @@ def read_prompt_completion(fields: dict, context: Context) -> dict:
     """Loss falls on the completion only, so what the assistant says in the prompt gets weight 0."""
     if "prompt" not in fields:
         raise Refused("wrong-layout", "there is no column prompt")
-    key = next((name for name in COMPLETIONS if name in fields), None)
+    key = only_one(fields, COMPLETIONS, "the answer", "completion", context)
     if key is None:
         raise Refused("target-missing", "the row has no completion", "completion")
     fields = decoded_turns(fields, "prompt", (key,), context.notes)
     prompt = context.turns(fields["prompt"], USER, "prompt")
     answer = context.turns(fields[key], ASSISTANT, key)
     prompt = [{"weight": 0, **m} if m["role"] == ASSISTANT else m for m in prompt]
-    prompt, rest = with_column(prompt, without(fields, "prompt", key), context)
+    prompt, rest = with_column(prompt, without(fields, "prompt", key), context, "messages")
     return assembled({"messages": [*prompt, *answer]}, rest, context.notes)
 
 
@@ -66,12 +75,13 @@ def read_prompt(fields: dict, context: Context) -> dict:
         return assembled({"prompt": messages}, rest, context.notes)
     fields = decoded_turns(fields, "prompt", (), context.notes)
     messages = context.turns(fields["prompt"], USER, "prompt")
-    messages, rest = with_column(messages, without(fields, "prompt"), context)
+    messages, rest = with_column(messages, without(fields, "prompt"), context, "prompt")
     return assembled({"prompt": messages}, rest, context.notes)
 
 
 def read_text(fields: dict, context: Context) -> dict:
     text = fields.get("text")
+    refuse_bytes(text, "text")
     if not isinstance(text, str):
         code = "wrong-layout" if text is None else "content-type"
         raise Refused(code, "there is no text in the column text", "text")
@@ -95,7 +105,7 @@ def read_stepwise(fields: dict, context: Context) -> dict:
 
 def question(fields: dict, context: Context) -> tuple[list[dict], dict]:
     """(the messages that ask, the columns that are left): earlier turns, system text and further input included."""
-    key = "instruction" if "instruction" in fields else _only(fields, QUESTIONS, "the question", "prompt")
+    key = "instruction" if "instruction" in fields else only_one(fields, QUESTIONS, "the question", "prompt", context)
     key = key or ("input" if "input" in fields else None)
     if key is None:
         raise Refused("wrong-layout", "there is no column instruction or question")
@@ -131,12 +141,3 @@ def history(fields: Mapping) -> list[dict]:
 def _answered(messages: list[dict], fields: dict, key: str, rest: dict, context: Context) -> dict:
     answer = {"role": ASSISTANT, "content": text_in(fields, key)}
     return assembled({"messages": [*messages, answer]}, rest, context.notes)
-
-
-def _only(fields: Mapping, names: tuple[str, ...], what: str, field: str) -> str | None:
-    """The one column of several names that is there. Raises Refused where two of them say different things."""
-    found = [name for name in names if name in fields]
-    if len({repr(fields[name]) for name in found}) > 1:
-        shown = " and ".join(f"`{name}`" for name in found)
-        raise Refused("columns-ambiguous", f"{shown} could each be {what}: name one with --map {field}=...", found[0])
-    return found[0] if found else None

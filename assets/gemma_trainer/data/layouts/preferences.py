@@ -12,6 +12,7 @@ from gemma_trainer.data.layouts.layout_base import (
     Context,
     assembled,
     decoded_turns,
+    only_one,
     stored_messages,
     with_column,
     without,
@@ -70,7 +71,7 @@ def read_preference(fields: dict, context: Context) -> dict:
         raise Refused("prompt-missing", "the row has no prompt", "prompt")
     else:
         prompt, chosen, rejected = _shared_opening(chosen, rejected)
-    prompt, rest = with_column(prompt, rest, context)
+    prompt, rest = with_column(prompt, rest, context, "prompt")
     made = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
     return assembled(made, numbers_in(rest, context.notes), context.notes)
 
@@ -137,7 +138,7 @@ def _swift(fields: dict, rejected: str, context: Context) -> dict:
     """ms-swift: the preferred answer is the last message, or the response to a query."""
     key = next((name for name in CONVERSATIONS if name in fields), None)
     if key is None:
-        answer = next((name for name in (*ANSWERS, "completion") if name in fields), None)
+        answer = only_one(fields, (*ANSWERS, "completion"), "the answer", "chosen", context)
         if answer is None:
             raise Refused("target-missing", "the row has no chosen", "chosen")
         return {("chosen" if name == answer else name): value for name, value in fields.items()}

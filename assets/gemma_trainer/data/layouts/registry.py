@@ -67,15 +67,20 @@ def canonical_row(
     bare = isinstance(value, list)
     if bare:
         value = {"messages": value}
-    fields = {key: item for key, item in _renamed(value, mapping or {}, notes).items() if item is not None}
+    renamed = _renamed(value, mapping or {}, notes)
+    fields = {key: item for key, item in renamed.items() if item is not None}
     name = LAYOUT_NAMES.get(layout, layout)
     if name == "auto":
-        name, fields = _detected(fields, task, mapping or {}, notes)
+        try:
+            name, fields = _detected(fields, task, mapping or {}, notes)
+        except Refused as refusal:
+            raise _blamed_on_null(refusal, renamed, fields, task) from None
     if not _OFFERS.isdisjoint(fields):
         _set_tools(fields, notes)
     if "chat_template_kwargs" in fields:
         _set_options(fields)
-    row = LAYOUTS[name].read(fields, Context(task, notes, family, _known_roles(fields, family)))
+    context = Context(task, notes, family, _known_roles(fields, family), frozenset(mapping or ()))
+    row = LAYOUTS[name].read(fields, context)
     if not row.keys() & _NEEDED[task]:
         raise Refused("wrong-layout", f"the layout {name} does not fit --task {task}")
     if "messages" in row and not _FLAGS.isdisjoint(row):
@@ -103,13 +108,19 @@ def _known_roles(fields: Mapping, family) -> frozenset[str]:
     return own | LISTED if "conversations" in fields or "conversation" in fields else own
 
 
-def detect_task(value: object) -> str:
-    """The task that a raw row is made for."""
+def detect_task(value: object) -> str | None:
+    """The task that a raw row is made for; None where it does not tell: no layout, or an answer that is null."""
     if isinstance(value, str):
         value = _stored(value)
     if not isinstance(value, dict):
-        return "sft"
-    fields = {key: item for key, item in value.items() if item is not None}
+        return "sft" if value and isinstance(value, list) else None
+    task = _task_of({key: item for key, item in value.items() if item is not None})
+    if task == "prompts" and _task_of({key: "" if item is None else item for key, item in value.items()}) != task:
+        return None
+    return task
+
+
+def _task_of(fields: Mapping) -> str | None:
     fields = _unpacked(fields)
     if not _first(fields, "sft"):
         fields = _folded(fields)
@@ -117,7 +128,8 @@ def detect_task(value: object) -> str:
         return "dpo"
     if {"prompt", "response", "finish_reason"} <= fields.keys():
         return "responses"
-    return "prompts" if _first(fields, "sft") == "prompt" and "text" not in fields else "sft"
+    found = _first(fields, "sft")
+    return "prompts" if found == "prompt" and "text" not in fields else "sft" if found else None
 
 
 def detect_layout(fields: Mapping[str, object], task: str) -> str:
@@ -231,6 +243,18 @@ def _unknown(fields: Mapping[str, object]) -> Refused:
     known = "messages, conversations, contents, instruction/output, prompt/completion, question/answer, "
     known += "prompt/chosen/rejected, text, input_ids"
     return Refused("unknown-columns", f"columns found: {columns}; layouts known: {known}")
+
+
+def _blamed_on_null(refusal: Refused, row: Mapping, fields: Mapping, task: str) -> Refused:
+    """Why a row is of no layout: where one would match if a column were not null, that."""
+    if refusal.note.code != "unknown-columns":
+        return refusal
+    filled = dict(fields)
+    for name in (name for name in row if name not in fields):
+        filled[name] = ""
+        if _first(filled, task) or (task == "prompts" and asks(filled)):
+            return Refused("target-missing", f"the column {name} is null", name)
+    return refusal
 
 
 def _renamed(value: dict, mapping: Mapping[str, str], notes: Notes) -> dict:

@@ -20,7 +20,7 @@ def canonical_tools(tools: object, notes: Notes) -> list[dict] | None:
     if not tools and isinstance(tools, list | dict | type(None)):
         return None
     if isinstance(tools, dict):
-        tools = [tools]
+        tools = [tools] if declared(tools) is not None else _listed(tools, "the tool", "tools", notes)
     if not isinstance(tools, list):
         raise Refused("tools-invalid", "tools are not a list", "tools")
     tools = [decoded(tool, "a tool", "tools-invalid", f"tools[{at}]", notes) for at, tool in enumerate(tools)]
@@ -38,16 +38,19 @@ def _declarations(tool: object) -> list:
 
 
 def canonical_calls(calls: object, path: str, notes: Notes) -> list[dict]:
-    if isinstance(calls, str):
-        calls, fault = parse_text(calls)
-        if fault:
-            raise Refused("tool-call-invalid", f"tool_calls as text that is no JSON: {fault.message}", path)
-        notes.silent.append("tool-calls-decoded")
-    if isinstance(calls, dict):
-        calls = [calls]
+    calls = decoded(calls, "the list of tool calls", "tool-call-invalid", path, notes)
+    calls = _listed(calls, "the call", path, notes)
     if not isinstance(calls, list):
         raise Refused("tool-call-invalid", "tool_calls are not a list", path)
     return [canonical_call(call, f"{path}[{at}]", notes) for at, call in enumerate(calls)]
+
+
+def _listed(value: object, what: str, path: str, notes: Notes) -> object:
+    """A list in place of one object that stands for a list of one."""
+    if not isinstance(value, dict):
+        return value
+    notes.repair("tool-wrapped", f"{what} stood alone and became a list", path)
+    return [value]
 
 
 def canonical_call(call: object, path: str, notes: Notes) -> dict:

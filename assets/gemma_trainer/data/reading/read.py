@@ -5,14 +5,21 @@ Everything streams: memory holds one block or one row. A bad row is told and rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from gemma_trainer.data.reading.not_data import not_data
 from gemma_trainer.data.reading.raw import BOM, Batch, Lines, RawRow, Span
+from gemma_trainer.data.reading.reply import SAMPLE_KEYS
 from gemma_trainer.data.reading.sources import READ_ERRORS, Watch, read_head, suffix
 from gemma_trainer.rows.problems import Problem
 
 _ROWS = 500  # of a container other than JSON Lines, a batch
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_JSON = (".jsonl", ".ndjson", ".json")
+_SEPARATORS = re.compile(r"[,;|\t]")
+_LOOKED_AT = 50  # lines
 
 
 def read_rows(path: Path, delimiter: str | None = None) -> Iterator[RawRow | Problem]:
@@ -81,11 +88,17 @@ def _dispatch(
     from gemma_trainer.data.reading import read_json, read_lines, read_tables, recode
 
     kind = suffix(path)
+    if other := not_data(head):
+        yield Problem("file-not-data", other.what, fix=other.fix, file=str(path))
+        return
     if head.startswith(b"PAR1"):
         yield from read_tables.parquet_rows(path)
         return
-    if head.startswith(b"ARROW1") or kind == ".arrow":
+    if head.startswith((b"ARROW1", _ARROW_STREAM)) or (kind == ".arrow" and b"\0" in head):
         yield from read_tables.arrow_rows(path)
+        return
+    if kind == ".parquet" and b"\0" in head:
+        yield Problem("parquet-invalid", "not a Parquet file: it does not begin with PAR1", file=str(path))
         return
     encoding = recode.encoding_of(head)
     if encoding:
@@ -103,12 +116,13 @@ def _dispatch(
     with recode.open_text(path, encoding, lone_returns, watch) as stream:
         if marked:
             stream.read(len(BOM))
-        if kind == ".parquet":
-            yield Problem("parquet-invalid", "not a Parquet file: it does not begin with PAR1", file=str(path))
-        elif head.lstrip()[:1] in (b"{", b"["):
+        if head.lstrip()[:1] in (b"{", b"["):
             yield from read_json.json_rows(stream, path, head, spans)
-        elif kind in (".csv", ".tsv") or (kind not in (".jsonl", ".json", ".ndjson") and _is_table(head)):
+        elif kind in (".csv", ".tsv") or (kind not in _JSON and _is_table(head)):
             yield from read_tables.delimited_rows(stream, path, delimiter or ("\t" if kind == ".tsv" else None))
+        elif kind in _JSON and _names_columns(head):
+            yield Problem("not-json-lines", "a table, not JSON as the suffix says", file=str(path), line=1)
+            yield from read_tables.delimited_rows(stream, path, delimiter)
         else:
             yield from read_lines.line_blocks(stream, spans)
 
@@ -116,3 +130,10 @@ def _dispatch(
 def _is_table(head: bytes) -> bool:
     first = head.lstrip().split(b"\n", 1)[0]
     return b"," in first or b"\t" in first
+
+
+def _names_columns(head: bytes) -> bool:
+    """Whether the first line is a header with a column that layouts know, and no row of JSON stands below it."""
+    first, *others = head.lstrip().split(b"\n", _LOOKED_AT)
+    names = {name.strip(' "\r').lower() for name in _SEPARATORS.split(first.decode("utf-8", "replace"))}
+    return bool(names & SAMPLE_KEYS) and not any(line.lstrip()[:1] in (b"{", b"[") for line in others)

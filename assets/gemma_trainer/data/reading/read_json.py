@@ -125,8 +125,9 @@ class _Document:
         return Problem(code, message, file=str(self.path), line=self.window.line_here())
 
     def _wrapped(self) -> Iterator[RawRow | Problem]:
-        """`{"data": [rows], ...}`: the first list holds the rows, a second one would be lost and is an error."""
-        window = self.window
+        """`{"data": [rows], ...}`: the first list that is not empty holds the rows, a second one would be lost and is an
+        error."""
+        window, before = self.window, self.row
         window.take("{")
         first = self._key()
         window.take("[")
@@ -134,6 +135,11 @@ class _Document:
         while not self.broken and window.next_char() == ",":
             window.take(",")
             key, line = self._key(), window.line_here()
+            if self.row == before and key in WRAPPERS and window.next_char() == "[":
+                first = key
+                window.take("[")
+                yield from self._elements()
+                continue
             value, _, _ = window.value()
             if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
                 text = f"the object holds the lists `{first}` and `{key[:40]}`"
@@ -332,4 +338,11 @@ def _is_container(value: object) -> bool:
     """Whether a file of one line holds its rows in that one value."""
     if isinstance(value, list):
         return not (value and is_message(value[0]))
-    return isinstance(value, dict) and any(_holds_rows(value.get(key)) for key in WRAPPERS)
+    if not isinstance(value, dict):
+        return False
+    return any(_holds_rows(value.get(key)) for key in WRAPPERS) or _is_empty(value)
+
+
+def _is_empty(value: dict) -> bool:
+    """Whether an object is nothing but lists for rows, without any."""
+    return bool(value) and all(key in WRAPPERS and item == [] for key, item in value.items())

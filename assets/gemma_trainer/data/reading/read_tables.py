@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from gemma_trainer.data.reading.raw import RawRow
 from gemma_trainer.data.reading.sources import open_bytes
+from gemma_trainer.data.reading.table_values import batch_rows
 from gemma_trainer.rows.problems import Problem, missing
 
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "a comma"}
@@ -53,6 +54,9 @@ def delimited_rows(stream: BinaryIO, path: Path, delimiter: str | None = None) -
                 yield problem
                 return
             header, named = _names(cells), start
+            if odd := next((cell for cell in cells if cell != cell.strip()), None):
+                text = f"blanks stand around the name of the column `{odd.strip()[:40]}`"
+                yield Problem("column-renamed", text, file=str(path), line=start)
             continue
         row += 1
         fault = lines.fault() or _cells_fault(cells, header)
@@ -129,7 +133,7 @@ def _csv_fault(error: csv.Error) -> tuple[str, str]:
 
 
 def parquet_rows(path: Path) -> Iterator[RawRow | Problem]:
-    """Rows of a Parquet file as Python values, in batches."""
+    """Rows of a Parquet file."""
     arrow = _pyarrow("Parquet")
     import pyarrow.parquet as parquet
 
@@ -174,7 +178,7 @@ def _batches(batches: Iterable) -> Iterator[RawRow]:
     row = 0
     for batch in batches:
         batch.validate(full=True)  # damaged offsets would lead outside the buffers: a crash, not an exception
-        for value in batch.to_pylist():
+        for value in batch_rows(batch):
             row += 1
             yield RawRow(value, None, row)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import gzip
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,13 @@ from gemma_trainer.rows.problems import USAGE, Failure, missing
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 PACKED_SUFFIXES = (".gz", ".zst")
 READ_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
+# Names of files about a data set, not of it, each with a key that it has.
+_ABOUT_DATASETS = {
+    "state.json": "_data_files",
+    "dataset_info.json": "features",
+    "dataset_infos.json": "features",
+    "dataset_dict.json": "splits",
+}
 HEAD = 1 << 20  # bytes that are looked at to tell a format
 _BLOCK = 1 << 20
 
@@ -149,9 +157,34 @@ def _is_hidden(path: Path) -> bool:
 def _files_below(folder: Path) -> Iterator[Path]:
     found = [path for path in sorted(folder.rglob("*"))
              if suffix(path) in DATA_SUFFIXES and path.is_file() and not _is_hidden(path.relative_to(folder))]  # fmt: skip
+    about = {path: listed for path in found if (listed := _about_dataset(path)) is not None}
+    found = [
+        path for path in found if path not in about and not _is_cache(path, about.get(path.with_name("state.json")))
+    ]
     if not found:
         raise Failure(USAGE, "file-not-found", f"{folder} holds no data file ({', '.join(DATA_SUFFIXES)})")
     return iter(found)
+
+
+def _about_dataset(path: Path) -> list[str] | None:
+    """The data files that a file about a data set of `datasets` lists, which state.json alone does; None for other files,
+    which hold rows whatever their names."""
+    key = _ABOUT_DATASETS.get(path.name)
+    if key is None or path.stat().st_size > HEAD or f'"{key}"'.encode() not in (text := path.read_bytes()):
+        return None
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    listed = told.get("_data_files")
+    return [file.get("filename") for file in listed if isinstance(file, dict)] if isinstance(listed, list) else []
+
+
+def _is_cache(path: Path, listed: list[str] | None) -> bool:
+    """Whether a file lies beside a stored data set, whose files are listed, as what `map` keeps there does."""
+    return bool(listed) and path.suffix == ".arrow" and path.name not in listed
 
 
 def _spooled_stdin() -> Path:

@@ -25,6 +25,8 @@ from gemma_trainer.data.running.sums import Sums
 from gemma_trainer.data.running.workers import can_fork, in_processes
 from gemma_trainer.rows.problems import Problem
 
+_NO_TURNS = {"text", "pretokenized"}  # layouts that stay what they are beside conversations
+
 
 @dataclass
 class Run:
@@ -166,12 +168,15 @@ class _Teller:
         return replace(problem, message=f"{problem.message} ({hint})")
 
     def _mixed(self, layout: str, rows: int, line: int) -> None:
-        self.report.repaired["mixed-layouts"] += rows
-        if not self.told:
-            return
+        apart = bool({layout, self.layout[0]} & _NO_TURNS)
+        if not apart:
+            self.report.repaired["mixed-layouts"] += rows
+            if not self.told:
+                return
         if layout in self.others:
             self.report.warnings_by_code["mixed-layouts"] += rows
             return
         self.others.add(layout)
         text = f"layout {layout}, while line {self.layout[1]} has {self.layout[0]}"
-        self.report.add(Problem("mixed-layouts", text, str(self.file), line), times=rows)
+        fix = "Put the rows of each layout into a file of their own." if apart else None
+        self.report.add(Problem("mixed-layouts", text, str(self.file), line, fix=fix), times=rows)

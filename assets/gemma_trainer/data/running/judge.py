@@ -34,6 +34,7 @@ MENDED = frozenset(
         "lone-carriage-returns",
         "byte-order-mark",
         "not-json-lines",
+        "column-renamed",  # blanks around names in the header of a table
         "json-extra-data",
         "json-trailing-comma",  # behind the last row of an array; inside a row it is a fault of that row
     }

@@ -51,6 +51,10 @@ class Table:
         if self.tags is not None:
             self.tags.append(tag)
 
+    def holds(self, at: int) -> bool:
+        """Whether row `at`, the newest of the batch, has been put."""
+        return len(self.keys) > at
+
     def fill(self, size: int) -> None:
         """No key for the rows up to `size`."""
         blank = bytes(8 * (size - len(self.keys)))

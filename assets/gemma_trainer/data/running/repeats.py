@@ -54,10 +54,11 @@ class Spool:
         if self.tags:
             self.tags.write(table.tags)
 
-    def repeats(self, tags_differ: bool = False) -> list[Repeat]:
-        """Every row whose key an earlier one has, in order of rows; or those only that differ from it in their tag."""
+    def repeats(self, tags_differ: bool = False, tagged: bool = False) -> list[Repeat]:
+        """Every row whose key an earlier one has, in order of rows; or those only that differ from it in their tag. With
+        `tagged` rows of tag 0 are passed over."""
         doubled = set().union(*(keys for keys, _ in self._doubled()))
-        return self._places_of(doubled, tags_differ) if doubled else []
+        return self._places_of(doubled, tags_differ, tagged) if doubled else []
 
     def count(self) -> int:
         """How many rows have the key of an earlier one."""
@@ -74,13 +75,15 @@ class Spool:
             self.keys.seek(0)
             yield find(iter(lambda: self.keys.read(8 * held), b""), share, 64 - shares)
 
-    def _places_of(self, doubled: set[int], tags_differ: bool) -> list[Repeat]:
+    def _places_of(self, doubled: set[int], tags_differ: bool, tagged: bool) -> list[Repeat]:
         firsts: dict[int, tuple[int, int]] = {}
         found = []
         for start, keys, tags in self._blocks():
             for at, key in enumerate(keys):
                 if key in doubled:
                     tag = tags[at] if tags else 0
+                    if tagged and not tag:
+                        continue
                     if key in firsts:
                         if not tags_differ or tag != firsts[key][1]:
                             found.append(Repeat(start + at, tag, *firsts[key]))
@@ -137,7 +140,8 @@ class Comparison:
         """(row, what is wrong with it beside another one), table by table."""
         for repeat in self.spools["rows"].repeats():
             yield repeat.row, Note("duplicate-row", f"the same row as {_at(repeat, places)}")
-        for repeat in self.spools["prompts"].repeats(tags_differ=self.task != "prompts"):
+        leaks = self.task != "prompts"  # prompts that only stand there twice are none of a fault in other tasks
+        for repeat in self.spools["prompts"].repeats(tags_differ=leaks, tagged=leaks):
             if note := self._prompt_note(repeat, places):
                 yield repeat.row, note
         for repeat in self.spools["pairs"].repeats(tags_differ=True):
