@@ -25,6 +25,7 @@ import sys
 
 from gemma_trainer import cli
 from gemma_trainer.train.arguments import add_dpo_arguments
+from gemma_trainer.train.voice import voice
 
 
 def run(args) -> cli.Outcome:
@@ -40,4 +41,4 @@ def run(args) -> cli.Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.main("dpo_train.py", __doc__, add_dpo_arguments, run))
+    sys.exit(cli.main("dpo_train.py", __doc__, add_dpo_arguments, run, voice=voice))

@@ -26,6 +26,7 @@ import sys
 
 from gemma_trainer import cli
 from gemma_trainer.train.arguments import add_rm_arguments
+from gemma_trainer.train.voice import voice
 
 
 def run(args) -> cli.Outcome:
@@ -41,4 +42,4 @@ def run(args) -> cli.Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.main("rm_train.py", __doc__, add_rm_arguments, run))
+    sys.exit(cli.main("rm_train.py", __doc__, add_rm_arguments, run, voice=voice))

@@ -23,6 +23,7 @@ import sys
 
 from gemma_trainer import cli
 from gemma_trainer.train.arguments import add_sft_arguments
+from gemma_trainer.train.voice import voice
 
 
 def run(args) -> cli.Outcome:
@@ -37,4 +38,4 @@ def run(args) -> cli.Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.main("sft_train.py", __doc__, add_sft_arguments, run))
+    sys.exit(cli.main("sft_train.py", __doc__, add_sft_arguments, run, voice=voice))

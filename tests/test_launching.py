@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -14,7 +17,9 @@ import yaml
 from gemma_trainer.plan.emulate import emulate
 from gemma_trainer.plan.processes import PRESETS, Place, check_parallel, choose_processes, find_place, preset
 from gemma_trainer.rows.problems import Failure
-from scripts import run
+from gemma_trainer.train.arguments import add_sft_arguments
+from gemma_trainer.train.voice import ENDINGS, LAUNCHER, first_ending
+from scripts import command, run
 from training import make_tiny, question_rows
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"}
@@ -139,6 +144,68 @@ def test_processes_on_a_cpu_share_its_memory(place):
     )
     assert one["memory"]["budget_gib"] == pytest.approx(2 * two["memory"]["budget_gib"], rel=0.01)
     assert one["steps"] == two["steps"]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("plan: true\n", ()),
+        ("plan: true\nemulate: 1xA100-80G\njson: true\npacking: false\n", ()),
+        ("emulate: 1xA100-80G\n", ("--plan",)),
+        ("seed: 3\n", ("--plan", "--emulate=1xA100-80G")),
+    ],
+)
+def test_what_a_plan_names_next_trains(text, words, place):
+    """Wherever --plan and --emulate were given; the command line wins as before."""
+    config = f"{text}data: [rows.jsonl]\nlora-dropout: 0\noutput-dir: with space\nmodel: other\n"
+    (place / "plan.yaml").write_text(config)
+    done = run("sft_train.py", "--config", "plan.yaml", *words, "--model", "tiny", "--json", cwd=place)
+    assert done.code == 0, done.stdout
+    (line,) = done.json["next"]
+    assert line == done.json["result"]["plan"]["launch"]
+    parser = argparse.ArgumentParser()
+    add_sft_arguments(parser)
+    parser.add_argument("--config")
+    args = parser.parse_args(shlex.split(line)[2:])
+    assert not args.plan and not args.emulate and args.model == "tiny"
+    if args.config:
+        assert not {"plan", "emulate"} & yaml.safe_load((place / args.config).read_text()).keys()
+    else:
+        assert (args.data, args.lora_dropout, args.output_dir) == (["rows.jsonl"], 0, "with space")
+
+
+# One speaks
+
+
+def started_as(place: Path, *words: str, **environment: str) -> subprocess.CompletedProcess:
+    line = command("sft_train.py", "--model", "tiny", *words, "--json")
+    return subprocess.run(
+        line, cwd=place, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100
+    )
+
+
+@pytest.mark.parametrize("words", [("--epochs", "x"), ("--config", "no.yaml"), ("--demo",), ("--data", "no.jsonl")])
+def test_of_launched_processes_the_first_speaks_alone(words, place):
+    first, second = (started_as(place, *words, **{**TORCHRUN, "RANK": rank}) for rank in "02")
+    assert (first.returncode, second.returncode) == (2, 2)
+    problem = json.loads(first.stdout)["errors"][0]
+    assert second.stdout == "" and "process 2: " in second.stderr and problem["message"] in second.stderr
+
+
+@pytest.mark.parametrize("rank", "01")
+def test_what_our_launcher_started_tells_it_alone(rank, place, tmp_path):
+    ours = {ENDINGS: str(tmp_path), LAUNCHER: str(os.getpid())}
+    done = started_as(place, "--data", "no.jsonl", **{**TORCHRUN, **ours, "RANK": rank})
+    assert done.returncode == 2 and done.stdout == ""
+    ending = first_ending(tmp_path)
+    assert ending.exit_code == 2 and ending.errors[0].code == "file-not-found"
+
+
+def test_what_was_started_by_a_launcher_that_is_gone_stops(place, tmp_path):
+    """However early that went."""
+    ours = {ENDINGS: str(tmp_path), LAUNCHER: "1" if os.getpid() != 1 else "2"}
+    words = ("--data", "rows.jsonl", "--output-dir", "orphan")
+    assert started_as(place, *words, **{**TORCHRUN, **ours}).returncode == 6
 
 
 # An epoch

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -87,12 +89,26 @@ class Started:
     def __init__(self, place: Path, name: str, *more: object):
         self.folder = place / name
         line = command(*words("sft", name, "--processes", "2", "--save-steps", "2", *more))
-        self.process = subprocess.Popen(line, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            line, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def ranks(self) -> list[psutil.Process]:
         """In the order of their ranks."""
         children = psutil.Process(self.process.pid).children()
-        return sorted((each for each in children if "RANK" in each.environ()), key=lambda each: each.environ()["RANK"])
+        ranks = {}
+        for each in children:
+            with contextlib.suppress(psutil.Error):  # it has just begun, or ended
+                ranks[each.environ().get("RANK", "")] = each
+        return [ranks[rank] for rank in sorted(ranks.keys() - {""})]
+
+    def wait_for_ranks(self) -> list[psutil.Process]:
+        """Both, as soon as they are there."""
+        deadline = time.monotonic() + 200
+        while len(ranks := self.ranks()) < 2:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.process.stderr.read()[-3000:]
+            time.sleep(0.005)
+        return ranks
 
     def wait_for(self, step: int) -> list[psutil.Process]:
         metrics, deadline = self.folder / "metrics.jsonl", time.monotonic() + 200
@@ -101,11 +117,11 @@ class Started:
             time.sleep(0.005)
         return self.ranks()
 
-    def end(self, ranks: list[psutil.Process]) -> tuple[int, dict]:
-        """(exit code, JSON), within a minute and without a process left."""
+    def end(self, ranks: list[psutil.Process], starting: bool = False) -> tuple[int, dict]:
+        """(exit code, JSON), within a minute and without a process left. To Ctrl-C while it is `starting` Python says more."""
         output, messages = self.process.communicate(timeout=60)
         _, left = psutil.wait_procs(ranks, timeout=60)
-        assert not left and "Traceback" not in messages, messages
+        assert not left and (starting or "Traceback" not in messages), messages
         return self.process.returncode, json.loads(output)
 
 
@@ -162,9 +178,56 @@ def test_a_killed_launcher_leaves_a_saved_run_and_no_process(place, alone):
     assert_equal_runs(alone, started.folder)
 
 
+@pytest.mark.parametrize("after", [0.1, 1.0])
+def test_ctrl_c_before_training_is_told_once(after, place):
+    """It goes to the whole group: the command and its processes, which may still be starting."""
+    started = Started(place, f"early-{after}")
+    ranks = started.wait_for_ranks()
+    time.sleep(after)
+    os.killpg(started.process.pid, signal.SIGINT)
+    code, result = started.end(ranks, starting=True)
+    assert code == 6 and result["errors"][0]["code"] == "interrupted", result
+    assert result["result"] == {"run": started.folder.name, "status": "stopped", "step": 0}
+    assert "--processes 2" in result["next"][0]
+
+
+def test_a_process_that_is_killed_as_it_starts_is_told_once(place):
+    started = Started(place, "killed-early")
+    ranks = started.wait_for_ranks()
+    ranks[1].kill()
+    code, result = started.end(ranks)
+    assert code == 1 and "process 1 of 2 was killed by signal 9" in result["errors"][0]["message"], result
+
+
+def test_a_launcher_that_is_killed_at_once_leaves_no_process(place):
+    started = Started(place, "headless-early")
+    ranks = started.wait_for_ranks()
+    started.process.kill()
+    started.process.communicate(timeout=60)
+    _, left = psutil.wait_procs(ranks, timeout=60)
+    assert not left
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+@pytest.mark.parametrize(
+    "data, problem", [("no.jsonl", "file-not-found"), ("only-$RANK.jsonl", "file-not-found")], ids=["both", "one"]
+)
+def test_a_refusal_under_torchrun_is_told_once(data, problem, place):
+    """Also one that the first process alone would not have found."""
+    write_rows(place / "only-0.jsonl", question_rows(160))
+    line = f"exec {shlex.join(command('sft_train.py', *WORDS, '--output-dir', 'torchrun-refused'))} --data {data}"
+    done = subprocess.run(
+        [*TORCHRUN, "--no-python", "bash", "-c", line], cwd=place, capture_output=True, text=True, timeout=200
+    )
+    assert json.loads(done.stdout)["errors"][0]["code"] == problem, done.stdout + done.stderr
+    assert "exitcode  : 2" in done.stderr and not (place / "torchrun-refused").exists()
+
+
 def test_torchrun_starts_the_processes_as_well(place, alone):
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*line, *command(*words("sft", "torchrun"))[1:]], cwd=place, capture_output=True, text=True)
+    line = [*TORCHRUN, *command(*words("sft", "torchrun"))[1:]]
+    done = subprocess.run(line, cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["plan"]["processes"] == 2  # one object, from the first process
     assert_equal_runs(alone, place / "torchrun")

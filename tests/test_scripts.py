@@ -177,6 +177,56 @@ def test_what_schedulers_send_ends_like_ctrl_c(number, capsys):
     assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "interrupted"
 
 
+def test_an_error_that_was_made_of_a_signal_is_the_signal(capsys):
+    """As C extensions do, which know nothing of KeyboardInterrupt."""
+    from gemma_trainer.train.run import as_failure
+
+    seen = []
+
+    def terminated(args):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            error = RuntimeError("cannot convert")
+            seen.append(as_failure(error, Path()))
+            raise error from None
+
+    before = {number: signal.getsignal(number) for number in cli.STOPS}
+    assert cli.main("x.py", "", lambda parser: None, terminated, ["--json"]) == 6
+    for each, handler in before.items():
+        signal.signal(each, handler)
+    assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "interrupted"
+    assert (seen[0].exit_code, seen[0].problem.code) == (6, "interrupted")
+
+
+@pytest.mark.parametrize("number", cli.STOPS)
+def test_a_signal_after_the_result_changes_nothing(number):
+    """While Python shuts down, which takes seconds where torch was imported."""
+    code = (
+        f"import atexit, os, sys\nsys.path.insert(0, {str(ASSETS)!r})\nfrom gemma_trainer import cli\n"
+        f"atexit.register(lambda: os.kill(os.getpid(), {int(number)}))\n"
+        "sys.exit(cli.main('x.py', '', lambda parser: None, lambda args: cli.Outcome()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout)["ok"], done.stderr
+
+
+@pytest.mark.parametrize("text", ["json: true\n", "json: true\nno_such_flag: 1\n"])
+@pytest.mark.parametrize("words", [(), ("--epochs", "x")])
+def test_json_may_be_asked_for_in_the_config(text, words, tmp_path):
+    (tmp_path / "run.yaml").write_text(text)
+    done = run("sft_train.py", "--config", tmp_path / "run.yaml", *words)
+    assert done.code == 2 and done.codes <= {"usage", "unknown-config-key"}
+
+
+@pytest.mark.parametrize("script, words", [("sft_train.py", ["--js"]), ("dataset_prep.py", ["validate", "x", "--js"])])
+def test_flags_are_written_out(script, words):
+    """What a flag does is looked up in the words of the command too."""
+    done = run(script, *words)
+    assert done.code == 2 and "unrecognized arguments: --js" in done.stderr and done.stdout == ""
+
+
 def test_config_values_are_plain(tmp_path):
     (tmp_path / "run.yaml").write_text("model: {a: 1}\n")
     done = run("sft_train.py", "--config", tmp_path / "run.yaml", "--data", "d", "--json")

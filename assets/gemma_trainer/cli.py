@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
-import difflib
 import errno
 import io
 import json
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma_trainer.rows.commands import command
+from gemma_trainer.rows.config_file import checked, read_config
 from gemma_trainer.rows.problems import (
     INTERNAL,
     OK,
@@ -58,6 +58,9 @@ class Outcome:
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **kwargs)  # flags are looked for in words, too
+
     def error(self, message: str):
         script, *action = self.prog.split()
         action = action or [word for word in self.given[:1] if word in _actions(self)]
@@ -97,30 +100,38 @@ SAME = 1.0  # seconds within which a second signal is the first one: a group and
 class Signals:
     """Ctrl-C, SIGTERM and SIGUSR1 while a command works: KeyboardInterrupt, or a call of `instead`, once, where that is set.
 
-    After `deaf` the result is printed whole.
+    After `deaf` the result is printed whole. `last`: the process ends with this command, and its exit code is the result's
+    whatever else arrives while Python shuts down.
     """
 
     instead: Callable[[], object] | None = None
-    deaf = False
+    deaf = last = False
+    interrupted = False  # KeyboardInterrupt was raised, which libraries may have made another error of
     _heard = -math.inf
 
     def __enter__(self) -> Signals:
-        self.instead, self.deaf, self._heard = None, False, -math.inf
+        self.instead, self.deaf, self.interrupted, self._heard = None, False, False, -math.inf
         self._before = {number: signal.signal(number, self._hear) for number in STOPS}
         return self
 
     def __exit__(self, *exc) -> None:
-        """After a signal the process ends with its exit code, whatever else arrives while Python shuts down."""
         for number, handler in self._before.items():
-            signal.signal(number, handler if self._heard == -math.inf else signal.SIG_IGN)
+            signal.signal(number, signal.SIG_IGN if self.last or self.heard else handler)
+
+    @property
+    def heard(self) -> bool:
+        return self._heard > -math.inf
 
     def _hear(self, number, frame) -> None:
         now = time.monotonic()
-        if self.deaf or now - self._heard < SAME:
+        if now - self._heard < SAME:
             return
         self._heard = now
+        if self.deaf:
+            return
         instead, self.instead = self.instead, None
         if instead is None:
+            self.interrupted = True
             raise KeyboardInterrupt
         instead()
 
@@ -134,58 +145,88 @@ def main(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], Outcome],
     argv: list[str] | None = None,
+    voice: Callable[[], Callable[[Outcome], None] | None] | None = None,
 ) -> int:
-    """Parse, run, print, and return the exit code. `description` is the script's docstring, examples included."""
+    """Parse, run, print, and return the exit code. `description` is the script's docstring, examples included.
+
+    `voice` gives, before anything else is done, what takes the outcome where stdout is not for this process; else None.
+    """
+    signals.last = argv is None
     argv = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no UTF-8 gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")
-    # What is known even if parsing fails: an agent that asked for JSON gets JSON.
-    with signals:
-        outcome = _outcome(name, description, add_arguments, run, argv)
-        signals.deaf = True
-        return _print(name, outcome, "--json" in argv)
+    asked = _Asked("--json" in argv, "--debug" in argv)
 
-
-def _outcome(name: str, description: str, add_arguments: Callable, run: Callable, argv: list[str]) -> Outcome:
-    """What the command gives; every way to fail is an outcome too."""
-    debug = "--debug" in argv
-    try:
-        parser = _Parser(
-            prog=name, description=description, epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        add_arguments(parser)
-        for action, leaf in _actions(parser).items():
-            _help_alone(leaf, action, description)
-        for leaf in _leaves(parser):
-            _add_common(leaf)
-        args = _parse(parser, argv)
+    def work() -> Outcome:
+        asked.tell = voice() if voice else None
+        args = _parse(_parser(name, description, add_arguments), argv, asked)
         with contextlib.redirect_stdout(sys.stderr):  # libraries print there, and stdout is the result
             return run(args)
+
+    with signals:
+        outcome = _outcome(name, argv, work, asked)
+        if asked.tell is None:
+            return _print(name, outcome, asked.json)
+        asked.tell(outcome)
+        return outcome.exit_code
+
+
+@dataclass
+class _Asked:
+    """What is known even if parsing fails: an agent that asked for JSON gets JSON."""
+
+    json: bool
+    debug: bool
+    tell: Callable[[Outcome], None] | None = None  # what `voice` gives
+
+
+def _outcome(name: str, argv: list[str], work: Callable[[], Outcome], asked: _Asked) -> Outcome:
+    """What the command gives; every way to fail is an outcome too. Signals change nothing once it is known."""
+    try:
+        try:
+            return work()
+        finally:
+            signals.deaf = True
     except Failure as failure:
-        if debug and failure.__cause__:
+        if asked.debug and failure.__cause__:
             traceback.print_exc()
         errors = [failure.problem, *failure.details]
         return Outcome(failure.result, errors, next=failure.next, exit_code=failure.exit_code)
-    except KeyboardInterrupt:
-        return Outcome(
-            errors=[Problem("interrupted", "Stopped by a signal.", fix="Run the same command again.")],
-            next=[command(_FOLDER / name, *argv)],
-            exit_code=STOPPED,
-        )
-    except Exception as error:
-        if debug:
+    except (Exception, KeyboardInterrupt) as error:
+        if signals.interrupted or isinstance(error, KeyboardInterrupt):
+            return Outcome(
+                errors=[Problem("interrupted", "Stopped by a signal.", fix="Run the same command again.")],
+                next=[command(_FOLDER / name, *argv)],
+                exit_code=STOPPED,
+            )
+        if asked.debug:
             traceback.print_exc()
-        text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        code = "io-failed" if isinstance(error, OSError) else "internal"
-        exit_code = INTERNAL
-        if is_out_of_memory(error):
-            code, exit_code = "out-of-memory", UNSUPPORTED
-        if is_disk_full(error):
-            code, exit_code = "disk-full", STOPPED
-            place = getattr(error, "filename", None) or "the disk of temporary files or of the output"
-            text = f"{place}: {getattr(error, 'strerror', None) or text}"
-        return Outcome(errors=[Problem(code, text)], exit_code=exit_code)
+        return _unforeseen(error)
+
+
+def _parser(name: str, description: str, add_arguments: Callable) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=name, description=description, epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_arguments(parser)
+    for action, leaf in _actions(parser).items():
+        _help_alone(leaf, action, description)
+    for leaf in _leaves(parser):
+        _add_common(leaf)
+    return parser
+
+
+def _unforeseen(error: Exception) -> Outcome:
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    if is_disk_full(error):
+        place = getattr(error, "filename", None) or "the disk of temporary files or of the output"
+        text = f"{place}: {getattr(error, 'strerror', None) or text}"
+        return Outcome(errors=[Problem("disk-full", text)], exit_code=STOPPED)
+    if is_out_of_memory(error):
+        return Outcome(errors=[Problem("out-of-memory", text)], exit_code=UNSUPPORTED)
+    code = "io-failed" if isinstance(error, OSError) else "internal"
+    return Outcome(errors=[Problem(code, text)], exit_code=INTERNAL)
 
 
 def _print(name: str, outcome: Outcome, as_json: bool) -> int:
@@ -264,70 +305,18 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
     return found[0] if found else {}
 
 
-def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    args = parser.parse_args(argv)
-    if args.config:
-        leaf = next((p for p in _leaves(parser) if p.prog.split()[-1] == argv[0]), parser)
-        leaf.set_defaults(**_read_config(leaf, Path(args.config)))
-        args = parser.parse_args(argv)
-    return args
-
-
-def _read_config(parser: argparse.ArgumentParser, path: Path) -> dict:
-    """The values of a YAML file, checked as strictly as flags are.
-
-    Raises Failure (exit 2) for a file that is no mapping, an unknown key (the nearest name is told) or a bad value.
-    """
-    try:
-        import yaml
-    except ImportError:
-        raise missing("pyyaml", "--config") from None
-    try:
-        values = yaml.safe_load(path.read_text("utf-8")) or {}
-    except FileNotFoundError:
-        raise Failure(USAGE, "file-not-found", f"--config {path} does not exist") from None
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise Failure(USAGE, "config-unreadable", f"--config {path}: {str(error).splitlines()[0]}") from None
-    if not isinstance(values, dict):
-        raise Failure(USAGE, "config-unreadable", f"--config {path} holds {type(values).__name__}, not a mapping")
-    flags = {a.dest: a for a in parser._actions if a.dest not in ("help", "config")}
-    return {_flag_name(flags, key, path): _flag_value(flags, key, value, path) for key, value in values.items()}
-
-
-def _flag_name(flags: dict, key: object, path: Path) -> str:
-    dest = str(key).replace("-", "_")
-    if dest not in flags:
-        near = difflib.get_close_matches(dest, flags, n=1, cutoff=0.4)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise Failure(USAGE, "unknown-config-key", f"unknown key `{key}` in {path}{hint}", file=str(path))
-    return dest
-
-
-def _flag_value(flags: dict, key: object, value: object, path: Path):
-    action = flags[_flag_name(flags, key, path)]
-    if isinstance(action, argparse._StoreTrueAction):
-        if not isinstance(value, bool):
-            raise Failure(USAGE, "usage", f"`{key}` in {path} is true or false, not {value!r}")
-        return value
-    values = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and action.nargs not in ("+", "*"):
-        raise Failure(USAGE, "usage", f"`{key}` in {path} takes one value, not a list")
-    converted = [_convert(action, key, item, path) for item in values]
-    return converted if action.nargs in ("+", "*") else converted[0]
-
-
-def _convert(action: argparse.Action, key: object, item: object, path: Path):
-    if isinstance(item, dict | list):
-        raise Failure(USAGE, "usage", f"`{key}` in {path} takes plain values, not {item!r}")
-    try:
-        item = item if item is None else (action.type or str)(str(item))
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        raise Failure(USAGE, "usage", f"`{key}` in {path}: {item!r} is not accepted ({error})") from None
-    if action.choices and item not in action.choices:
-        raise Failure(
-            USAGE, "usage", f"`{key}` in {path} is one of {', '.join(map(str, action.choices))}, not {item!r}"
-        )
-    return item
+def _parse(parser: argparse.ArgumentParser, argv: list[str], asked: _Asked) -> argparse.Namespace:
+    """What `asked` holds is known of the file of --config too, as soon as that is read."""
+    leaf = next((p for p in _leaves(parser) if p.prog.split()[-1] in argv[:1]), parser)
+    common = _Parser(prog=leaf.prog, add_help=False)
+    _add_common(common)
+    file = common.parse_known_args(argv)[0].config
+    if file and not {"-h", "--help"} & set(argv):
+        values = read_config(Path(file))
+        asked.json |= values.get("json") is True
+        asked.debug |= values.get("debug") is True
+        leaf.set_defaults(**checked(leaf, values, Path(file)))
+    return parser.parse_args(argv)
 
 
 def _emit(name: str, outcome: Outcome, as_json: bool) -> None:

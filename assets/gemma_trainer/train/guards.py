@@ -18,8 +18,9 @@ from gemma_trainer.cli import STOPS
 from gemma_trainer.plan.processes import is_first
 from gemma_trainer.rows.problems import INTERNAL, Failure
 from gemma_trainer.train.checkpoints import size_of, step_of
-from gemma_trainer.train.ranks import STOPPING, gathered, largest, say
+from gemma_trainer.train.ranks import gathered, largest, say
 from gemma_trainer.train.run_dir import RunDirectory
+from gemma_trainer.train.voice import STOPPING
 
 EPOCH_END = 1e-6  # share of an epoch
 FIRST, LAST = 5, 10  # logged losses: of the beginning, and of now

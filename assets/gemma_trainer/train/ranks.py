@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
 from typing import TypeVar
 
 from gemma_trainer.cli import log
 from gemma_trainer.plan.plan import Plan
-from gemma_trainer.plan.processes import find_place, is_first
-from gemma_trainer.rows.problems import USAGE, Failure
+from gemma_trainer.plan.processes import Place, find_place, is_first
+from gemma_trainer.rows.problems import USAGE, Failure, Problem
 
 # All processes must have resolved these parts of the plan alike, each from the files that it sees.
 SHARED = ("model", "mode", "dtype", "template_hash", "effective_batch_size", "micro_batch_size", "steps", "parallel")
 
-STOPPING = threading.Event()  # a signal has come, and this process ends after its step
+HERE = "gemma-trainer/"  # key of a process, with its rank
 
 T = TypeVar("T")
 
@@ -40,11 +42,12 @@ def show_one_gpu(plan: Plan) -> None:
 
 def join(plan: Plan) -> None:
     """Meet the other processes. Raises Failure (exit 2) in all of them where one has another plan or other data, or where
-    they do not make the batch that is asked for."""
+    they do not make the batch that is asked for; and what one has ended with before it came."""
     place = find_place()
     if place is None:
         return
     show_one_gpu(plan)
+    _wait_for_all(place)
     from accelerate import PartialState
 
     state = PartialState(cpu=plan.device == "cpu")
@@ -61,6 +64,38 @@ def join(plan: Plan) -> None:
     else:
         return
     raise Failure(USAGE, "processes-differ", text)
+
+
+def _wait_for_all(place: Place) -> None:
+    """PyTorch would wait for them too, deaf to signals and to what they have to tell."""
+    store = _agents_store()
+    if store is None:
+        return
+    store.set(f"{HERE}{place.rank}", "{}")
+    for rank in range(place.world):
+        while not store.check([f"{HERE}{rank}"]):
+            time.sleep(0.05)
+        ended = json.loads(store.get(f"{HERE}{rank}"))
+        if ended:
+            raise Failure(**ended)
+
+
+def tell_others(exit_code: int, problem: Problem) -> None:
+    """What ended this process before it met the others: they end with it."""
+    with contextlib.suppress(RuntimeError):  # the agent is gone, and nobody listens
+        store = _agents_store()
+        if store is not None:
+            store.set(f"{HERE}{os.environ['RANK']}", json.dumps({"exit_code": exit_code, **asdict(problem)}))
+
+
+def _agents_store():
+    """Keys and values that all processes see, as torchrun and accelerate keep them; None without these."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    from torch.distributed import TCPStore
+
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(*place, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 
 def gathered(value: object) -> list:
@@ -110,16 +145,3 @@ def leave() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized() and distributed.get_backend() == "gloo":
         distributed.destroy_process_group()
-
-
-def stop_with_launcher() -> None:
-    """Stop this process as SIGTERM does, the newest step saved, when the one that started it is gone."""
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(1)
-        if not STOPPING.is_set():  # a second signal would end it at once
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()

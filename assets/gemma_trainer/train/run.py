@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-from gemma_trainer.cli import Outcome, command
+from gemma_trainer.cli import Outcome, command, signals
 from gemma_trainer.models.fingerprint import fingerprint
 from gemma_trainer.models.resolve import resolve_model
 from gemma_trainer.plan.answer import plans
@@ -19,6 +19,7 @@ from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, refused_versions, versions
 from gemma_trainer.plan.processes import find_place, is_first
 from gemma_trainer.rows.commands import without
+from gemma_trainer.rows.config_file import read_config, written_out
 from gemma_trainer.rows.problems import (
     INTERNAL,
     STOPPED,
@@ -29,7 +30,7 @@ from gemma_trainer.rows.problems import (
     missing,
 )
 from gemma_trainer.train.checkpoints import step_of
-from gemma_trainer.train.launch import launch, launched, told
+from gemma_trainer.train.launch import launch
 from gemma_trainer.train.method import ASSETS, HELD_OUT, Method
 from gemma_trainer.train.prepared import Prepared
 from gemma_trainer.train.ranks import from_first, join, leave, say, show_one_gpu
@@ -39,6 +40,7 @@ from gemma_trainer.train.run_dir import RunDirectory
 from gemma_trainer.train.setup import prepare
 from gemma_trainer.train.sound import check_bounded, check_finite, check_room
 from gemma_trainer.train.sources import check_apart
+from gemma_trainer.train.voice import launched
 
 DISK_FULL = 2**20  # bytes left
 PEER_LOST = ("onnection closed by peer", "onnection reset by peer", "remote process exited")  # words of gloo and NCCL
@@ -47,17 +49,14 @@ PEER_LOST = ("onnection closed by peer", "onnection reset by peer", "remote proc
 def run_training(method: Method, args: Namespace, argv: list[str]) -> Outcome:
     """Plan, check, train, evaluate, save, reopen; in several processes where the plan wants them. Raises Failure with the
     exit codes of the contract."""
-    place = find_place()
-    if place is None:
-        return _run(method, args, argv)
     try:
-        return told(place, lambda: _run(method, args, argv))
+        return _run(method, args, argv)
     finally:
         leave()
 
 
 def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
-    prepared = prepare(args, method, command(ASSETS / method.script, *launch_words(argv)))
+    prepared = prepare(args, method, command(ASSETS / method.script, *launch_words(args, argv)))
     plan = prepared.plan
     run = RunDirectory(Path(args.output_dir or Path("runs") / default_name(plan.model, method)).expanduser())
     check_apart(run.path, args, plan)
@@ -132,10 +131,12 @@ def _launched(method: Method, prepared: Prepared, args: Namespace, argv: list[st
     run.release()
     words = [*argv, *(["--resume", "auto"] if args.resume == "never" else [])]  # the directory is begun now
     while True:
-        outcome = launch(ASSETS / method.script, words, prepared.plan, run)
-        micro = prepared.plan.micro_batch_size
-        if not args.auto_recover or micro == 1 or [each.code for each in outcome.errors][:1] != ["out-of-memory"]:
-            return outcome
+        try:
+            return launch(ASSETS / method.script, words, prepared.plan, run)
+        except Failure as failure:
+            smaller = args.auto_recover and prepared.plan.micro_batch_size > 1
+            if not smaller or failure.problem.code != "out-of-memory":
+                raise
         prepared = _shrunk_after(prepared, run)
 
 
@@ -152,8 +153,10 @@ def _shrunk_after(prepared: Prepared, run: RunDirectory) -> Prepared:
     return shrunk(prepared, micro)
 
 
-def launch_words(argv: list[str]) -> list[str]:
-    """The arguments of a plan without those that make it one."""
+def launch_words(args: Namespace, argv: list[str]) -> list[str]:
+    """The arguments of a plan without those that make it one, wherever they are given."""
+    if args.config and any(read_config(Path(args.config)).get(flag) for flag in ("plan", "emulate")):
+        argv = written_out(argv, args.config)
     return [word for word in without("--emulate", argv) if word not in ("--plan", "--json")]
 
 
@@ -178,7 +181,7 @@ def as_failure(error: BaseException, path: Path) -> Failure:
     """What ended a run in the middle, in plain words."""
     if isinstance(error, Failure):
         return error
-    if isinstance(error, KeyboardInterrupt):
+    if signals.interrupted or isinstance(error, KeyboardInterrupt):  # C extensions make another error of it
         return Failure(STOPPED, "interrupted", "stopped by a signal", fix="Run the same command again.")
     text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     if find_place() and any(sign in text for sign in PEER_LOST):
