@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -135,15 +136,21 @@ def test_a_checkpoint_cut_by_the_kill_is_not_used(place, undisturbed):
     assert losses(place / "cut") == pytest.approx(losses(undisturbed), abs=1e-6)
 
 
-def test_sigterm_saves_and_exits_6(place, undisturbed):
-    code, output = kill_after(place, "stopped", 4, *DROPOUT, number=signal.SIGTERM)
+@pytest.mark.parametrize("words", [(), ("--overwrite", "--resume", "never"), ("--config", "anew.yaml")])
+def test_sigterm_saves_and_exits_6_and_the_next_command_goes_on(words, place, undisturbed):
+    """Also where the command itself would begin anew, or be refused."""
+    (place / "anew.yaml").write_text("overwrite: true\n")
+    if words:
+        shutil.rmtree(place / "stopped")
+    code, output = kill_after(place, "stopped", 4, *DROPOUT, *words, number=signal.SIGTERM)
     assert code == 6, output
     told = json.loads(output)
     assert told["errors"][0]["code"] == "stopped" and told["result"]["step"] >= 4
     assert (told["result"]["run"], told["result"]["status"]) == ("stopped", "stopped")
     assert "sft_train.py" in told["next"][0] and "--max-steps 30" in told["next"][0]
     assert json.loads((place / "stopped" / "run.json").read_text())["status"] == "stopped"
-    assert train(place, "stopped", *DROPOUT).code == 0
+    more = run("sft_train.py", *shlex.split(told["next"][0])[2:], cwd=place)
+    assert more.code == 0 and "resuming from" in more.stderr
     assert losses(place / "stopped") == pytest.approx(losses(undisturbed), abs=1e-6)
 
 

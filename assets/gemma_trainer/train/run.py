@@ -93,7 +93,8 @@ def _run(method: Method, args: Namespace, argv: list[str]) -> Outcome:
             _leave(run, failure)
         if is_first() and failure.exit_code == STOPPED:
             failure.result = run.ended()
-            failure.next = failure.next or [command(ASSETS / method.script, *argv)]
+            words = going_on(args, argv) if run.record else argv
+            failure.next = failure.next or [command(ASSETS / method.script, *words)]
         if failure is error:
             raise
         raise failure from error
@@ -158,6 +159,15 @@ def launch_words(args: Namespace, argv: list[str]) -> list[str]:
     if args.config and any(read_config(Path(args.config)).get(flag) for flag in ("plan", "emulate")):
         argv = written_out(argv, args.config)
     return [word for word in without("--emulate", argv) if word not in ("--plan", "--json")]
+
+
+def going_on(args: Namespace, argv: list[str]) -> list[str]:
+    """The arguments by which a run goes on that these have begun: with --overwrite it would begin anew, with --resume never
+    it would be refused."""
+    if args.config and {"overwrite", "resume"} & read_config(Path(args.config)).keys():
+        argv = written_out(argv, args.config)
+    words = [word for word in argv if word != "--overwrite"]
+    return without("--resume", words) if args.resume == "never" else words
 
 
 def planned(prepared: Prepared, emulated: str | None, refusal: Failure | None) -> Outcome:
