@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from gemma_trainer.rows.problems import Problem
 
+_KEY = 40  # characters of a key that a path may show
+
 
 class Note(NamedTuple):
     """`code` is a key of CODES, `path` points into the canonical row, `fix` is there where that of CODES is not it."""
@@ -18,6 +20,11 @@ class Note(NamedTuple):
     def problem(self, file: str, line: int | None, row: int) -> Problem:
         """As a fault of one row."""
         return Problem(self.code, self.message, file, line, row, self.path, self.fix)
+
+
+def key_path(path: str, key: object) -> str:
+    """The path of what stands under a key of the object at `path`; of a long key the start."""
+    return f"{path}.{str(key)[:_KEY]}".lstrip(".")
 
 
 class Refused(Exception):

@@ -12,12 +12,8 @@ from gemma_trainer.rows.problems import UNSUPPORTED, USAGE, Failure
 
 PRESETS = Path(__file__).parents[2] / "configs" / "accelerate"
 PORT = 29500
-PLACES = {
-    "RANK": "",
-    "WORLD_SIZE": "",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "1",
-}  # with what holds where it is not set
+# With what holds where they are not set.
+PLACES = {"RANK": "", "WORLD_SIZE": "", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 @dataclass(frozen=True)

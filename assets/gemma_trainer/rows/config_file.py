@@ -72,10 +72,14 @@ def _convert(action: argparse.Action, key: object, item: object, path: Path):
     return item
 
 
-def written_out(argv: list[str], file: str) -> list[str]:
-    """The words of a command with the flags of its --config `file` in place of it, before its own, which win."""
+def written_out(argv: list[str], file: str | None, *names: str) -> list[str]:
+    """The words of a command with the flags of its --config `file` in place of it, before its own, which win; the words
+    as they are where the file sets none of the flags `names`."""
+    given = read_config(Path(file)) if file else {}
+    if not any(given.get(name) for name in names):
+        return argv
     words = []
-    for key, value in read_config(Path(file)).items():
+    for key, value in given.items():
         values = [] if value is True else value if isinstance(value, list) else [value]
         if value is not None and value is not False:
             words += [f"--{str(key).replace('_', '-')}", *map(str, values)]

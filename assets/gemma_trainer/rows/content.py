@@ -33,6 +33,11 @@ def texts(message: dict) -> Iterator[tuple[str, str]]:
         yield "reasoning_content", message["reasoning_content"]
 
 
+def are_plain(messages: list[dict]) -> bool:
+    """Whether messages hold a role and a text, and nothing else."""
+    return all(len(message) == 2 and message["content"].__class__ is str for message in messages)
+
+
 def says_nothing(content: object) -> bool:
     """Whether there is neither visible text nor a media part."""
     if isinstance(content, str):

@@ -225,7 +225,11 @@ TRAINING: Entries = {
         "values in the rows or flags.",
         "Give another model or adapter, or smaller margins and --beta.",
     ),
-    "stopped": (ERROR, "A signal stopped the run after a saved step.", "Run the same command again, without --overwrite: it resumes."),
+    "stopped": (
+        ERROR,
+        "A signal stopped the run after a saved step.",
+        "Run the same command again, without --overwrite: it resumes.",
+    ),
     "gpus-unused": (
         WARNING,
         "Not all GPUs are used.",

@@ -19,7 +19,7 @@ from gemma_trainer.plan.hardware import share_cores
 from gemma_trainer.plan.packages import installed, missing_packages, refused_versions, versions
 from gemma_trainer.plan.processes import find_place, is_first
 from gemma_trainer.rows.commands import without
-from gemma_trainer.rows.config_file import read_config, written_out
+from gemma_trainer.rows.config_file import written_out
 from gemma_trainer.rows.problems import (
     INTERNAL,
     STOPPED,
@@ -156,16 +156,14 @@ def _shrunk_after(prepared: Prepared, run: RunDirectory) -> Prepared:
 
 def launch_words(args: Namespace, argv: list[str]) -> list[str]:
     """The arguments of a plan without those that make it one, wherever they are given."""
-    if args.config and any(read_config(Path(args.config)).get(flag) for flag in ("plan", "emulate")):
-        argv = written_out(argv, args.config)
+    argv = written_out(argv, args.config, "plan", "emulate")
     return [word for word in without("--emulate", argv) if word not in ("--plan", "--json")]
 
 
 def going_on(args: Namespace, argv: list[str]) -> list[str]:
     """The arguments by which a run goes on that these have begun: with --overwrite it would begin anew, with --resume never
     it would be refused."""
-    if args.config and {"overwrite", "resume"} & read_config(Path(args.config)).keys():
-        argv = written_out(argv, args.config)
+    argv = written_out(argv, args.config, "overwrite", "resume")
     words = [word for word in argv if word != "--overwrite"]
     return without("--resume", words) if args.resume == "never" else words
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemma_trainer.data.notes import Notes
-
-_NAME = 40  # characters of a key that a path may show
+from gemma_trainer.data.notes import Notes, key_path
 
 
 def check_characters(text: str, notes: Notes, path: str) -> None:
@@ -28,7 +26,7 @@ def texts_in(value: object, path: str) -> Iterator[tuple[str, str]]:
         yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            where = f"{path}.{str(key)[:_NAME]}"
+            where = key_path(path, key)
             yield where, str(key)
             yield from texts_in(item, where)
     elif isinstance(value, list):

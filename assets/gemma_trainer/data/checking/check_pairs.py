@@ -15,7 +15,7 @@ from gemma_trainer.data.layouts.numbers import scores_of
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.family import Family
-from gemma_trainer.rows.content import packed, text_of, without_ids
+from gemma_trainer.rows.content import are_plain, packed, text_of, without_ids
 from gemma_trainer.rows.roles import ASSISTANT, TOOL, USER
 
 SIDES = ("chosen", "rejected")
@@ -96,8 +96,7 @@ def _shown(message: dict, setting: Setting) -> dict:
 
 def _is_plain(row: dict) -> bool:
     """Whether both answers are texts that the template writes as they are."""
-    messages = [message for name in ("prompt", *SIDES) for message in row[name]]
-    if row.get("tools") or not all(len(m) == 2 and m["content"].__class__ is str for m in messages):
+    if row.get("tools") or not all(are_plain(row[name]) for name in ("prompt", *SIDES)):
         return False
     return all(len(row[side]) == 1 and "<" not in row[side][0]["content"] for side in SIDES)
 

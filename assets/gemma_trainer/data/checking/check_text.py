@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from gemma_trainer.data.checking.marks_in_text import (
-    foreign_format,
-    foreign_tokens,
-    is_special,
-    owners,
-    tokens_in,
-)
+from gemma_trainer.data.checking.marks_in_text import foreign_format, foreign_tokens, is_special, owners, tokens_in
 from gemma_trainer.data.checking.thoughts import visible
 from gemma_trainer.data.notes import Notes
 from gemma_trainer.families.family import Family

@@ -24,7 +24,7 @@ from gemma_trainer.data.shown import CALL_REASONING, REASONING
 from gemma_trainer.families.blame import blamed, path_in_row
 from gemma_trainer.families.family import Family, RenderError
 from gemma_trainer.rows.codes import CODES
-from gemma_trainer.rows.content import BLANK_WORDS, is_blank, media_of, says_nothing, text_of, texts
+from gemma_trainer.rows.content import BLANK_WORDS, are_plain, is_blank, media_of, says_nothing, text_of, texts
 from gemma_trainer.rows.roles import ASSISTANT, SYSTEM, TOOL, USER
 
 _THINKS = ("inline-thought", "think-tags", "thought-misplaced", "thought-unclosed")
@@ -68,7 +68,7 @@ def check_renders(messages: list[dict], row: dict, family: Family, notes: Notes)
 
     Plain conversations need no such trial, the checks above cover what can go wrong with them.
     """
-    if row.get("tools") or not all(m["content"].__class__ is str and len(m) == 2 for m in messages):
+    if row.get("tools") or not are_plain(messages):
         rendered(messages, row, family, notes)
 
 

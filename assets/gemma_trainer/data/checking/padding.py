@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_NAME = 40  # characters of a key that a path may show
+from gemma_trainer.data.notes import key_path
+
 _OPEN = ("additionalProperties", "anyOf", "oneOf", "allOf", "$ref")  # a schema of these may take keys it does not list
 
 
@@ -28,7 +29,7 @@ def without_padding(arguments: dict, declared: dict) -> tuple[dict, list[str]]:
 def _object(value: dict, properties: dict, path: str, dropped: list[str]) -> dict:
     kept = {}
     for key, item in value.items():
-        where = f"{path}.{str(key)[:_NAME]}".lstrip(".")
+        where = key_path(path, key)
         if item is None and key not in properties:
             dropped.append(where)
         else:

@@ -11,6 +11,7 @@ from gemma_trainer.rows.content import is_blank
 _CHANNEL = (r"<\|channel>(?:(?:thought|analysis)\n)?", r"<channel\|>")
 _THINK = (r"<think(?:ing)?>", r"</think(?:ing)?>")
 _CHANNELS = re.compile(r"<\|channel>.*?<channel\|>", re.DOTALL)
+_CODE, _LETTER = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL), re.compile(r"[^\n]")
 _CODES = ("inline-thought", "think-tags")
 # Reasoning models' replies often begin inside the thought; an answer about the tag has it within a line.
 _CLOSES = re.compile(rf"^\s*{_THINK[1]}\s*$", re.MULTILINE)
@@ -47,8 +48,7 @@ _ANY, _TAGS = Marks((_CHANNEL, _THINK)), Marks([_THINK])
 
 def without_code(text: str) -> str:
     """The text with code blanked out, line breaks aside; equal in length."""
-    code = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-    return code.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return _CODE.sub(lambda found: _LETTER.sub(" ", found[0]), text)
 
 
 def has_open_tag(text: str) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from gemma_trainer.data.checking.check_pairs import answer_text
 from gemma_trainer.data.reading.hashing import key_function
-from gemma_trainer.rows.content import fold, packed, text_of, without_ids
+from gemma_trainer.rows.content import are_plain, fold, packed, text_of, without_ids
 
 SPLIT_COLUMNS = ("split", "subset", "fold", "partition")
 BETWEEN = "\x1f"  # stands between the contents of a row
@@ -103,7 +103,7 @@ def row_key(row: dict) -> int:
     if "messages" not in row:
         return _key(row["text"]) if "text" in row else _key(packed(row.get("input_ids")))
     messages = row["messages"]
-    if not row.get("tools") and all(len(m) == 2 and m["content"].__class__ is str for m in messages):
+    if not row.get("tools") and are_plain(messages):
         return chat_key([m["content"] for m in messages], shape_seed(tuple([m["role"] for m in messages])))
     return _key(packed([without_ids(messages), row.get("tools") or None]))
 
